@@ -1,0 +1,91 @@
+//! What a user writes: [`Agent`], and the ways in which a run can fail.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::session::Session;
+
+/// Something that carries out a task. One object per child.
+///
+/// `run` blocks on purpose: a worker needs no runtime.
+pub trait Agent: Send + 'static {
+    /// The name in specs and batch files.
+    const NAME: &'static str;
+    /// Parameters; a map only on the wire.
+    type Params: Serialize + DeserializeOwned;
+    /// The answer. A text (`String`) becomes the summary as it is; anything else becomes JSON.
+    type Answer: Serialize + DeserializeOwned;
+
+    /// Carries out one task.
+    ///
+    /// # Errors
+    /// Any [`Failure`]; an interrupt unwinds through `?` from [`Session::checkpoint`].
+    fn run(&mut self, params: Self::Params, session: &mut Session)
+    -> Result<Self::Answer, Failure>;
+}
+
+/// The child was asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Why a run has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It unwound because it was asked to.
+    Interrupted,
+    /// It failed.
+    Failed {
+        /// What went wrong, for people.
+        message: String,
+        /// Classified cause, such as `rate_limit`.
+        reason: Option<String>,
+    },
+    /// The turn budget was used up; this is what there was.
+    MaxIterations {
+        /// The answer so far.
+        partial: String,
+    },
+}
+
+impl Failure {
+    /// A failure with a message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), reason: None }
+    }
+}
+
+impl From<Interrupted> for Failure {
+    fn from(_: Interrupted) -> Self {
+        Self::Interrupted
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure
+where
+    E: NotInterrupted,
+{
+    fn from(error: E) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Errors that become [`Failure::Failed`] through `?`. Implemented for those of the standard library
+/// that agents meet.
+pub trait NotInterrupted {}
+impl NotInterrupted for std::io::Error {}
+impl NotInterrupted for std::fmt::Error {}
+impl NotInterrupted for std::num::ParseIntError {}
+impl NotInterrupted for std::num::ParseFloatError {}
+impl NotInterrupted for std::string::FromUtf8Error {}
+impl NotInterrupted for serde_json::Error {}

@@ -1,0 +1,9 @@
+//! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
+//!
+//! Imports point one way, left to right:
+//! `config < plan < store < launch < monitor < collect < report < run < delegator`.
+
+pub mod config;
+pub mod plan;
+pub mod report;
+pub mod store;

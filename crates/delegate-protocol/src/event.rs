@@ -1,0 +1,244 @@
+//! What a child says while it works ([`ChildEvent`]), and what a consumer sees ([`Event`]).
+//!
+//! A child names neither itself nor its task: the parent knows which line an event came over and
+//! adds the identity, so no child can speak for another.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::SubagentId;
+use crate::outcome::{ExitReason, Status, Tokens};
+use crate::value::Value;
+
+/// Whether an event may be merged under pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Never lost, never merged: a full queue makes its sender wait.
+    Lifecycle,
+    /// May be merged with its successors, with a count of what was merged.
+    Progress,
+}
+
+/// An event as a child sends it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildEvent {
+    /// Streamed text, as it came. Neighbouring deltas may be joined.
+    Text {
+        /// The delta.
+        text: String,
+    },
+    /// The agent thinks, or shows its reasoning.
+    Thinking {
+        /// The line.
+        text: String,
+    },
+    /// A tool was started.
+    Tool {
+        /// Name of the tool.
+        name: String,
+        /// One line on what it is called with.
+        preview: Option<String>,
+        /// Its arguments.
+        args: Value,
+    },
+    /// Content that is not text: how far the work has come.
+    Progress {
+        /// One line.
+        summary: String,
+        /// Earlier progress events that this one stands for besides itself.
+        merged: u64,
+    },
+}
+
+impl ChildEvent {
+    /// Whether it may be merged.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::Tool { .. } => Class::Lifecycle,
+            Self::Text { .. } | Self::Thinking { .. } | Self::Progress { .. } => Class::Progress,
+        }
+    }
+
+    /// The event as a consumer sees it, with the child's identity.
+    #[must_use]
+    pub fn of(self, child: SubagentId) -> Event {
+        match self {
+            Self::Text { text } => Event::Text { child, text },
+            Self::Thinking { text } => Event::Thinking { child, text },
+            Self::Tool { name, preview, args } => Event::Tool { child, name, preview, args },
+            Self::Progress { summary, merged } => Event::Progress { child, summary, merged },
+        }
+    }
+}
+
+/// An event as a consumer sees it.
+///
+/// Order for one child: `SpawnRequested`, (waiting in line), `Start`, then `Thinking`, `Tool`,
+/// `Progress` and `Text` as they come, then exactly one `Complete`. Children interleave.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event")]
+pub enum Event {
+    /// The task was accepted. Comes before anything runs.
+    #[serde(rename = "subagent.spawn_requested")]
+    SpawnRequested {
+        /// Which child.
+        child: SubagentId,
+        /// Its goal.
+        goal: String,
+    },
+    /// The child began its task.
+    #[serde(rename = "subagent.start")]
+    Start {
+        /// Which child.
+        child: SubagentId,
+        /// Its goal.
+        goal: String,
+        /// Its process, `None` in a thread.
+        pid: Option<u32>,
+    },
+    /// The agent thinks.
+    #[serde(rename = "subagent.thinking")]
+    Thinking {
+        /// Which child.
+        child: SubagentId,
+        /// The line.
+        text: String,
+    },
+    /// A tool was started.
+    #[serde(rename = "subagent.tool")]
+    Tool {
+        /// Which child.
+        child: SubagentId,
+        /// Name of the tool.
+        name: String,
+        /// One line on what it is called with.
+        preview: Option<String>,
+        /// Its arguments.
+        args: Value,
+    },
+    /// How far the work has come.
+    #[serde(rename = "subagent.progress")]
+    Progress {
+        /// Which child.
+        child: SubagentId,
+        /// One line.
+        summary: String,
+        /// Earlier progress events that this one stands for besides itself.
+        merged: u64,
+    },
+    /// Streamed text.
+    #[serde(rename = "subagent.text")]
+    Text {
+        /// Which child.
+        child: SubagentId,
+        /// The delta.
+        text: String,
+    },
+    /// The child has its outcome. Exactly one per child, on every path.
+    #[serde(rename = "subagent.complete")]
+    Complete {
+        /// Which child.
+        child: SubagentId,
+        /// How it ended, in short.
+        end: Complete,
+    },
+}
+
+/// What `subagent.complete` carries: the outcome in short. The whole outcome is in the report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Complete {
+    /// Status of the task.
+    pub status: Status,
+    /// Why it ended.
+    pub exit_reason: ExitReason,
+    /// From the child's own start, in seconds.
+    pub duration_seconds: f64,
+    /// The first 500 characters of the summary.
+    pub summary: Option<String>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// Model calls.
+    pub api_calls: u64,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// Money, if known.
+    pub cost_usd: Option<f64>,
+}
+
+/// Characters of the summary that `subagent.complete` carries.
+pub const COMPLETE_SUMMARY_CHARS: usize = 500;
+
+impl Event {
+    /// The child that it is about.
+    #[must_use]
+    pub const fn child(&self) -> SubagentId {
+        match self {
+            Self::SpawnRequested { child, .. }
+            | Self::Start { child, .. }
+            | Self::Thinking { child, .. }
+            | Self::Tool { child, .. }
+            | Self::Progress { child, .. }
+            | Self::Text { child, .. }
+            | Self::Complete { child, .. } => *child,
+        }
+    }
+
+    /// Its name, such as `subagent.start`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::SpawnRequested { .. } => "subagent.spawn_requested",
+            Self::Start { .. } => "subagent.start",
+            Self::Thinking { .. } => "subagent.thinking",
+            Self::Tool { .. } => "subagent.tool",
+            Self::Progress { .. } => "subagent.progress",
+            Self::Text { .. } => "subagent.text",
+            Self::Complete { .. } => "subagent.complete",
+        }
+    }
+
+    /// Whether it may be merged.
+    #[must_use]
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::SpawnRequested { .. }
+            | Self::Start { .. }
+            | Self::Tool { .. }
+            | Self::Complete { .. } => Class::Lifecycle,
+            Self::Thinking { .. } | Self::Progress { .. } | Self::Text { .. } => Class::Progress,
+        }
+    }
+}
+
+/// Seconds with two decimals, as entries carry them.
+#[must_use]
+pub fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 100.0).round() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_the_tag_on_the_wire() {
+        let child = SubagentId::new(0, 1);
+        let events = [
+            Event::SpawnRequested { child, goal: String::new() },
+            Event::Start { child, goal: String::new(), pid: None },
+            ChildEvent::Thinking { text: String::new() }.of(child),
+            ChildEvent::Tool { name: String::new(), preview: None, args: Value::Null }.of(child),
+            ChildEvent::Progress { summary: String::new(), merged: 0 }.of(child),
+            ChildEvent::Text { text: String::new() }.of(child),
+        ];
+        for event in events {
+            let json = serde_json::to_value(&event).unwrap();
+            assert_eq!(json["event"], event.name());
+            assert_eq!(json["child"], "sa-0-00000001");
+            assert_eq!(serde_json::from_value::<Event>(json).unwrap(), event);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! What crosses the line between a delegating parent and one child: ids, the task spec, events,
+//! outcomes, frames and the version handshake.
+//!
+//! This crate starts no process, opens no socket and reads no clock. `delegate-child` speaks one
+//! end of it, `delegate-core` the other; both import the same types, so a field that only one
+//! side knows does not compile.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`id`] | run ids and subagent ids |
+//! | [`value`] | [`Value`], the one dynamic type (`params`, `metadata`, tool arguments) |
+//! | [`spec`], [`routing`] | what a child is asked to do, and with which model, endpoint and key |
+//! | [`event`] | what a child says while it works, and what a consumer sees of it |
+//! | [`outcome`] | how a child ended |
+//! | [`message`] | the messages of each direction, and the typed ends that may send them |
+//! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
+//! | [`version`] | the handshake |
+
+pub mod event;
+pub mod frame;
+pub mod id;
+pub mod message;
+pub mod outcome;
+pub mod routing;
+pub mod spec;
+pub mod value;
+pub mod version;
+
+pub use event::{ChildEvent, Class, Event};
+pub use frame::{FRAME_CAP, FrameError};
+pub use id::{RunId, SubagentId};
+pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage};
+pub use outcome::{Cause, ExitReason, Isolation, Outcome, Status, Tokens, ToolCall};
+pub use routing::{ApiKey, Routing};
+pub use spec::{Role, TaskSpec};
+pub use value::Value;

@@ -1,0 +1,255 @@
+//! How a child ended: the entry that a consumer gets, one per task, always.
+//!
+//! Field names and words are those that agent loops already read. The outcome of a task and the end
+//! of its process are two facts; both are here ([`Outcome::status`] and [`Outcome::cause`]).
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Tool calls that an entry keeps; older ones are dropped first.
+pub const MAX_TOOL_TRACE: usize = 1024;
+
+/// Bytes of stderr that a crash entry carries.
+pub const STDERR_TAIL: usize = 8 * 1024;
+
+/// Status of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// There is an answer.
+    Completed,
+    /// The run says that it failed, or its answer is empty.
+    Failed,
+    /// The child crashed, broke the protocol or could not start.
+    Error,
+    /// A limit ended it.
+    Timeout,
+    /// It was asked to stop.
+    Interrupted,
+    /// Its parent died before it had an outcome.
+    Unknown,
+}
+
+impl Status {
+    /// The word that JSON and people see.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::Interrupted => "interrupted",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitReason {
+    /// It was done.
+    Completed,
+    /// Its turn budget was used up.
+    MaxIterations,
+    /// It was interrupted or killed on request.
+    Interrupted,
+    /// Something failed.
+    Error,
+    /// A limit ended it.
+    Timeout,
+}
+
+/// What happened to the process or thread that carried the child.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Cause {
+    /// It exited by itself.
+    Exited {
+        /// Exit code, 0 to 255. 0 for a thread that returned.
+        code: i32,
+    },
+    /// A signal ended it.
+    Signaled {
+        /// Number of the signal.
+        signal: i32,
+        /// Whether a core was dumped.
+        core_dumped: bool,
+    },
+    /// The kernel ended it because memory ran out.
+    OutOfMemory,
+    /// No process was started.
+    StartFailed {
+        /// Step that failed, such as `exec` or `chdir`.
+        phase: String,
+        /// Error number, where there is one.
+        errno: Option<i32>,
+        /// Path or program that it was about.
+        path: Option<String>,
+    },
+    /// It started and said nothing within the start limit.
+    StartTimeout,
+    /// It sent what is not the protocol.
+    ProtocolError {
+        /// What was wrong.
+        detail: String,
+    },
+    /// A thread that did not return within the grace time. It may still run.
+    Abandoned,
+    /// Nobody knows: the supervisor or the parent died first.
+    Lost,
+}
+
+/// What carried a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// An OS process of its own.
+    Process,
+    /// A thread of the parent.
+    Thread,
+}
+
+impl Isolation {
+    /// The word that JSON and people see.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Thread => "thread",
+        }
+    }
+}
+
+/// Tokens of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Sent to models.
+    pub input: u64,
+    /// Received from models.
+    pub output: u64,
+}
+
+/// One call of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// Name of the tool.
+    pub tool: String,
+    /// Size of its arguments, in bytes.
+    pub args_bytes: u64,
+    /// Size of its result, in bytes.
+    pub result_bytes: u64,
+    /// `ok` or `error`.
+    pub status: String,
+}
+
+/// The entry of one task.
+///
+/// Plain data on purpose: every place that builds one names every field.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Position in the batch, 0-based; results are in this order.
+    pub task_index: u32,
+    /// Status of the task.
+    pub status: Status,
+    /// The answer; for an interrupted child its last text. Head only when the answer was spilled
+    /// ([`Outcome::result_path`]).
+    pub summary: Option<String>,
+    /// What went wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Why it ended.
+    pub exit_reason: ExitReason,
+    /// The turn budget was used up.
+    pub truncated: bool,
+    /// Model calls.
+    pub api_calls: u64,
+    /// From the child's own start, in seconds.
+    pub duration_seconds: f64,
+    /// The model that answered.
+    pub model: Option<String>,
+    /// Tokens.
+    pub tokens: Tokens,
+    /// Calls of tools.
+    pub tool_trace: Vec<ToolCall>,
+    /// Money, in US dollars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+    /// Classified cause of a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure_reason: Option<String>,
+    /// The limit that really ended the wait, in seconds; null when none did.
+    pub timeout_seconds: Option<f64>,
+    /// How long it had run by then, in seconds.
+    pub timed_out_after_seconds: Option<f64>,
+    /// `before_first_llm_call` or `after_llm_calls`.
+    pub timeout_phase: Option<String>,
+    /// Seconds of silence before the limit.
+    pub last_event_age: Option<f64>,
+    /// What happened to the process or thread.
+    pub cause: Option<Cause>,
+    /// The last [`STDERR_TAIL`] bytes of stderr, for a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_tail: Option<String>,
+    /// What else there is to say: dropped frames, a violation after the result, a killed leftover.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// The process; null in a thread.
+    pub pid: Option<u32>,
+    /// What really carried it.
+    pub isolation: Isolation,
+    /// Which launcher started it: `thread` or `exec`. Null when it was never launched.
+    pub launcher: Option<String>,
+    /// Folder with its stdout, stderr and events; null when they could not be kept.
+    pub logs: Option<PathBuf>,
+    /// The summary is JSON of a typed answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answer_is_json: bool,
+    /// File with the whole answer, when it was too large for the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_path: Option<PathBuf>,
+    /// SHA-256 of that file, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_sha256: Option<String>,
+    /// Its size in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_bytes: Option<u64>,
+}
+
+/// An answer that is not of the asked type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("task {task_index} has no answer of this type: {reason}")]
+pub struct AnswerError {
+    /// Which task.
+    pub task_index: u32,
+    /// Why.
+    pub reason: String,
+}
+
+impl Outcome {
+    /// The answer as a type. Text agents answer with a `String`.
+    ///
+    /// # Errors
+    /// When the task did not complete, the answer is of another type, or a spilled answer cannot
+    /// be read.
+    pub fn parse_answer<T: serde::de::DeserializeOwned>(&self) -> Result<T, AnswerError> {
+        let fail = |reason: String| AnswerError { task_index: self.task_index, reason };
+        if self.status != Status::Completed {
+            let why = self.error.as_deref().unwrap_or("no reason was given");
+            return Err(fail(format!("its status is {}: {why}", self.status.word())));
+        }
+        let whole = match &self.result_path {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| fail(format!("{}: {error}", path.display())))?,
+            None => self.summary.clone().unwrap_or_default(),
+        };
+        let parsed = if self.answer_is_json {
+            serde_json::from_str(&whole)
+        } else {
+            serde_json::from_value(serde_json::Value::String(whole))
+        };
+        parsed.map_err(|error| fail(error.to_string()))
+    }
+}

@@ -1,0 +1,16 @@
+//! What you start dies with you, unless you said otherwise.
+//!
+//! An [`Owner`] asks a *supervisor* (a small process of its own, started at the first need) to start
+//! programs. The supervisor is the ancestor of everything that it starts, so `setsid` and double
+//! forks do not escape; it watches the owner through a pidfd and, when the owner is gone in any way,
+//! ends all of its descendants and leaves only when the kernel says that none is left.
+
+pub mod owner;
+pub mod program;
+pub mod spawn;
+
+pub use owner::{
+    ChildEvent, Emptied, Exit, ExitStatus, Owned, Owner, Process, Scope, Usage, spawn_owned,
+};
+pub use program::Program;
+pub use spawn::{Phase, Spawn, SpawnError};

