@@ -4,6 +4,8 @@
 //! `config < plan < store < launch < monitor < collect < report < run < delegator`.
 
 pub mod config;
+pub mod delegator;
 pub mod plan;
 pub mod report;
+pub mod run;
 pub mod store;
