@@ -3,9 +3,9 @@
 //! Imports point one way, left to right:
 //! `config < plan < store < launch < monitor < collect < report < run < delegator`.
 
+pub mod collect;
 pub mod config;
-pub mod delegator;
+pub mod monitor;
 pub mod plan;
 pub mod report;
-pub mod run;
 pub mod store;

@@ -1,0 +1,419 @@
+//! From what is known of a child to its outcome: a pure fold, the only place that decides a status.
+//!
+//! Inputs are the [`Facts`] of [`crate::monitor`] and what its stream held ([`Said`], filled by
+//! [`crate::run`]). A status comes from frames and the wait status, never from reading a text.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use delegate_protocol::event::{COMPLETE_SUMMARY_CHARS, Complete, seconds};
+use delegate_protocol::message::Verdict;
+use delegate_protocol::outcome::STDERR_TAIL;
+use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, Tokens};
+use ownership::{ExitStatus, Process};
+
+use crate::monitor::{CancelReason, Facts};
+
+/// The answer that a model gives up with; it is no answer.
+const GIVE_UP: &str = "(empty)";
+
+/// What a child's stream and pipes held by the time that it was over.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Its last frame.
+    pub finish: Option<Finish>,
+    /// The answer, from that frame or from the parts before it.
+    pub answer: Answer,
+    /// The end of the text that it streamed, for a child that never finished.
+    pub last_text: String,
+    /// The last bytes of its stderr.
+    pub stderr: Vec<u8>,
+    /// Frames over the cap that were skipped, and the largest.
+    pub oversized: Option<(u64, usize)>,
+    /// Messages after its last frame.
+    pub late: u64,
+    /// How the stream ended, when it was not between two frames.
+    pub cut: Option<String>,
+    /// When it last sent content.
+    pub last_content_at: Option<Duration>,
+    /// Model calls by its last beat.
+    pub api_calls: u64,
+}
+
+/// An answer as it was taken in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The text, or its head when it was spilled.
+    pub text: String,
+    /// Bytes of the whole answer that arrived.
+    pub bytes: u64,
+    /// The file that holds the whole, with its SHA-256 in hex.
+    pub file: Option<(PathBuf, String)>,
+    /// Why there is less than the child sent.
+    pub fault: Option<String>,
+}
+
+/// Why a child was never there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartFailure {
+    /// Step that failed.
+    pub phase: String,
+    /// The system's error number.
+    pub errno: Option<i32>,
+    /// Path or program.
+    pub path: Option<String>,
+    /// For people.
+    pub detail: String,
+}
+
+/// The task that an outcome is about.
+#[derive(Debug)]
+pub struct Subject {
+    /// Position in the batch.
+    pub task_index: u32,
+    /// What carried it, or would have.
+    pub isolation: Isolation,
+    /// `exec` or `thread`; `None` when it was never launched.
+    pub launcher: Option<&'static str>,
+    /// Its wall clock limit.
+    pub limit: Option<Duration>,
+    /// Where that limit was written.
+    pub limit_place: Option<String>,
+    /// Its start limit.
+    pub start_limit: Duration,
+    /// Folder of its logs.
+    pub logs: Option<PathBuf>,
+    /// Why it could not start.
+    pub start_failure: Option<StartFailure>,
+}
+
+struct Judgement {
+    status: Status,
+    exit_reason: ExitReason,
+    error: Option<String>,
+}
+
+/// Folds everything into the entry.
+#[must_use]
+pub fn outcome(subject: Subject, facts: &Facts, said: Said) -> Outcome {
+    let judgement = judge(&subject, facts, &said);
+    let cause = cause(&subject, facts, &said, judgement.status);
+    let crashed = judgement.status == Status::Error && !said.stderr.is_empty();
+    let timed_out = judgement.status == Status::Timeout;
+    let began = facts.started_at.or(facts.launched_at);
+    let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
+    let notes = notes(facts, &said);
+    let summary = summary(judgement.status, &said);
+    let finish = said.finish;
+    let api_calls = finish.as_ref().map_or(said.api_calls, |finish| finish.api_calls);
+    let timed_out_at = facts.timed_out_at.filter(|_| timed_out);
+    let (result_path, result_sha256) = said.answer.file.unzip();
+    Outcome {
+        task_index: subject.task_index,
+        status: judgement.status,
+        summary,
+        error: judgement.error,
+        exit_reason: judgement.exit_reason,
+        truncated: judgement.exit_reason == ExitReason::MaxIterations,
+        api_calls,
+        duration_seconds: seconds(duration),
+        model: finish.as_ref().and_then(|finish| finish.model.clone()),
+        tokens: finish.as_ref().map_or_else(Tokens::default, |finish| finish.tokens),
+        cost_usd: finish.as_ref().and_then(|finish| finish.cost_usd),
+        failure_reason: finish.as_ref().and_then(|finish| finish.failure_reason.clone()),
+        timeout_seconds: subject.limit.filter(|_| timed_out).map(|limit| limit.as_secs_f64()),
+        timed_out_after_seconds: timed_out_at
+            .zip(began)
+            .map(|(at, began)| seconds(at.saturating_sub(began))),
+        timeout_phase: timed_out.then(|| timeout_phase(api_calls).to_owned()),
+        last_event_age: timed_out_at
+            .zip(said.last_content_at.or(began))
+            .map(|(at, last)| seconds(at.saturating_sub(last))),
+        cause,
+        stderr_tail: crashed.then(|| tail(&said.stderr, STDERR_TAIL)),
+        notes,
+        pid: facts.pid,
+        isolation: subject.isolation,
+        launcher: subject.launcher.map(str::to_owned),
+        logs: subject.logs,
+        answer_is_json: finish.as_ref().is_some_and(|finish| finish.answer_is_json),
+        tool_trace: finish.map_or_else(Vec::new, |finish| finish.tool_trace),
+        result_bytes: result_path.is_some().then_some(said.answer.bytes),
+        result_path,
+        result_sha256,
+    }
+}
+
+/// What `subagent.complete` carries of an outcome.
+#[must_use]
+pub fn complete(outcome: &Outcome) -> Complete {
+    Complete {
+        status: outcome.status,
+        exit_reason: outcome.exit_reason,
+        duration_seconds: outcome.duration_seconds,
+        summary: outcome
+            .summary
+            .as_ref()
+            .map(|text| text.chars().take(COMPLETE_SUMMARY_CHARS).collect()),
+        error: outcome.error.clone(),
+        api_calls: outcome.api_calls,
+        tokens: outcome.tokens,
+        cost_usd: outcome.cost_usd,
+    }
+}
+
+fn judge(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
+    if let Some(failure) = &subject.start_failure {
+        return error(format!("it could not start ({}): {}", failure.phase, failure.detail));
+    }
+    match &said.finish {
+        Some(finish) => judge_finish(subject, facts, said, finish),
+        None => judge_silence(subject, facts, said),
+    }
+}
+
+/// The child's own word, as far as it holds.
+fn judge_finish(subject: &Subject, facts: &Facts, said: &Said, finish: &Finish) -> Judgement {
+    let told = || finish.error.clone();
+    match finish.verdict {
+        Verdict::Interrupted => stopped(subject, facts).unwrap_or_else(|| Judgement {
+            status: Status::Interrupted,
+            exit_reason: ExitReason::Interrupted,
+            error: told().or_else(|| Some("it was interrupted".to_owned())),
+        }),
+        Verdict::Failed => Judgement {
+            status: Status::Failed,
+            exit_reason: ExitReason::Error,
+            error: told().or_else(|| Some("it failed and gave no reason".to_owned())),
+        },
+        Verdict::Panicked => error(told().unwrap_or_else(|| "the agent panicked".to_owned())),
+        Verdict::Completed | Verdict::MaxIterations => judge_answer(said, finish),
+    }
+}
+
+fn judge_answer(said: &Said, finish: &Finish) -> Judgement {
+    if let Some(fault) = &said.answer.fault {
+        return Judgement {
+            status: Status::Failed,
+            exit_reason: ExitReason::Error,
+            error: Some(fault.clone()),
+        };
+    }
+    if said.answer.bytes != finish.answer_bytes {
+        return error(format!(
+            "its answer should have {} bytes, {} arrived",
+            finish.answer_bytes, said.answer.bytes
+        ));
+    }
+    let empty = said.answer.bytes == 0 || said.answer.text.trim() == GIVE_UP;
+    let exit_reason = finish.verdict.exit_reason();
+    if empty && !finish.empty_on_purpose {
+        return Judgement {
+            status: Status::Failed,
+            exit_reason,
+            error: Some("it gave no answer".to_owned()),
+        };
+    }
+    Judgement { status: Status::Completed, exit_reason, error: None }
+}
+
+/// A child that never finished.
+fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
+    if let Some(stopped) = stopped(subject, facts) {
+        return stopped;
+    }
+    if facts.start_timeout {
+        let limit = subject.start_limit.as_secs_f64();
+        return error(format!("it said nothing within its start limit of {limit} s"));
+    }
+    if let Some(violation) = violation(facts, said) {
+        return error(format!("it broke the protocol: {violation}"));
+    }
+    error(match facts.exit {
+        Some(ExitStatus::Code(code)) => format!("it exited with code {code} and left no result"),
+        Some(ExitStatus::Signal { signal, .. }) => {
+            format!("signal {signal} ({}) ended it", signal_name(signal))
+        }
+        None => "how it ended is not known: its supervisor is gone".to_owned(),
+    })
+}
+
+/// The judgement of a child that we stopped; the strongest reason wins.
+fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
+    let never = facts.launched_at.is_none();
+    let abandoned =
+        if facts.abandoned { "; its thread did not return and was abandoned" } else { "" };
+    Some(match facts.cancel? {
+        CancelReason::Timeout => Judgement {
+            status: Status::Timeout,
+            exit_reason: ExitReason::Timeout,
+            error: Some(format!("{}{abandoned}", limit_text(subject))),
+        },
+        CancelReason::Interrupt | CancelReason::Kill if never => Judgement {
+            status: Status::Interrupted,
+            exit_reason: ExitReason::Interrupted,
+            error: Some("the batch was stopped before its turn".to_owned()),
+        },
+        CancelReason::Interrupt => Judgement {
+            status: Status::Interrupted,
+            exit_reason: ExitReason::Interrupted,
+            error: Some(format!("it was interrupted{abandoned}")),
+        },
+        CancelReason::Kill => Judgement {
+            status: Status::Interrupted,
+            exit_reason: ExitReason::Interrupted,
+            error: Some(format!("it was killed on request{abandoned}")),
+        },
+    })
+}
+
+fn limit_text(subject: &Subject) -> String {
+    let limit = subject.limit.unwrap_or_default().as_secs_f64();
+    match &subject.limit_place {
+        Some(place) => format!("its limit of {limit} s ran out ({place})"),
+        None => format!("its limit of {limit} s ran out"),
+    }
+}
+
+fn error(text: String) -> Judgement {
+    Judgement { status: Status::Error, exit_reason: ExitReason::Error, error: Some(text) }
+}
+
+fn violation(facts: &Facts, said: &Said) -> Option<String> {
+    facts.violation.clone().or_else(|| said.cut.clone()).or_else(|| {
+        said.oversized.map(|(_, largest)| {
+            let cap = delegate_protocol::FRAME_CAP;
+            format!("a frame of {largest} bytes is over the cap of {cap} bytes")
+        })
+    })
+}
+
+fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Option<Cause> {
+    if let Some(failure) = &subject.start_failure {
+        return Some(Cause::StartFailed {
+            phase: failure.phase.clone(),
+            errno: failure.errno,
+            path: failure.path.clone(),
+        });
+    }
+    if facts.launched_at.is_none() {
+        return None;
+    }
+    if facts.abandoned {
+        return Some(Cause::Abandoned);
+    }
+    if facts.start_timeout {
+        return Some(Cause::StartTimeout);
+    }
+    let broken = said.finish.is_none() && facts.cancel.is_none();
+    let short = status == Status::Error
+        && said.finish.as_ref().is_some_and(|finish| finish.answer_bytes != said.answer.bytes);
+    if let Some(detail) = violation(facts, said).filter(|_| broken || short) {
+        return Some(Cause::ProtocolError { detail });
+    }
+    Some(match facts.exit {
+        Some(ExitStatus::Code(code)) => Cause::Exited { code },
+        Some(ExitStatus::Signal { signal, core_dumped }) => Cause::Signaled { signal, core_dumped },
+        None => Cause::Lost,
+    })
+}
+
+fn notes(facts: &Facts, said: &Said) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some((count, largest)) = said.oversized {
+        let cap = delegate_protocol::FRAME_CAP;
+        notes.push(format!(
+            "{count} frame(s) over the cap of {cap} bytes were skipped, the largest of {largest} bytes"
+        ));
+    }
+    if said.finish.is_some() {
+        if said.late > 0 {
+            notes.push(format!("{} message(s) after its result were ignored", said.late));
+        }
+        if let Some(violation) = facts.violation.as_ref().or(said.cut.as_ref()) {
+            notes.push(format!("after its result it broke the protocol: {violation}"));
+        }
+        match facts.exit {
+            Some(ExitStatus::Code(0)) | None => {}
+            Some(ExitStatus::Code(code)) => {
+                notes.push(format!("after its result it exited with code {code}"));
+            }
+            Some(ExitStatus::Signal { signal, .. }) => notes.push(format!(
+                "after its result signal {signal} ({}) ended it",
+                signal_name(signal)
+            )),
+        }
+    }
+    if facts.lingered {
+        notes.push("it stayed after its result and was ended".to_owned());
+    }
+    if let Some(emptied) = &facts.emptied {
+        if emptied.leftover_count > 0 {
+            notes.push(format!(
+                "it left {} process(es) behind, which were ended: {}",
+                emptied.leftover_count,
+                names(&emptied.leftovers)
+            ));
+        }
+        if !emptied.left.is_empty() {
+            notes.push(format!("could not be ended yet: {}", names(&emptied.left)));
+        }
+    }
+    notes
+}
+
+fn names(processes: &[Process]) -> String {
+    let names: Vec<_> =
+        processes.iter().map(|process| format!("{} ({})", process.name, process.pid)).collect();
+    names.join(", ")
+}
+
+/// What the child had to say: its answer; for one that was stopped or failed, what there was.
+fn summary(status: Status, said: &Said) -> Option<String> {
+    let partial = if said.answer.text.is_empty() { &said.last_text } else { &said.answer.text };
+    match status {
+        Status::Completed => Some(said.answer.text.clone()),
+        Status::Failed | Status::Timeout | Status::Interrupted => {
+            (!partial.is_empty()).then(|| partial.clone())
+        }
+        Status::Error | Status::Unknown => None,
+    }
+}
+
+const fn timeout_phase(api_calls: u64) -> &'static str {
+    if api_calls == 0 { "before_first_llm_call" } else { "after_llm_calls" }
+}
+
+fn tail(bytes: &[u8], most: usize) -> String {
+    let start = bytes.len().saturating_sub(most);
+    String::from_utf8_lossy(&bytes[start..]).into_owned()
+}
+
+/// The name of a signal by its Linux number (man 7 signal), or `SIG` and the number.
+#[must_use]
+pub fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        1 => "HUP",
+        2 => "INT",
+        3 => "QUIT",
+        4 => "ILL",
+        5 => "TRAP",
+        6 => "ABRT",
+        7 => "BUS",
+        8 => "FPE",
+        9 => "KILL",
+        11 => "SEGV",
+        13 => "PIPE",
+        14 => "ALRM",
+        15 => "TERM",
+        24 => "XCPU",
+        25 => "XFSZ",
+        31 => "SYS",
+        _ => return format!("SIG{signal}"),
+    };
+    format!("SIG{name}")
+}
+
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

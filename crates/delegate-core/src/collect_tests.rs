@@ -1,0 +1,238 @@
+//! One row per kind of end: the right status, reason, cause and text.
+
+use super::*;
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn subject() -> Subject {
+    Subject {
+        task_index: 2,
+        isolation: Isolation::Process,
+        launcher: Some("exec"),
+        limit: Some(at(60)),
+        limit_place: Some("batch.yaml:14".to_owned()),
+        start_limit: at(60),
+        logs: None,
+        start_failure: None,
+    }
+}
+
+fn facts() -> Facts {
+    Facts {
+        pid: Some(77),
+        launched_at: Some(at(1)),
+        started_at: Some(at(2)),
+        ended_at: at(5),
+        exit: Some(ExitStatus::Code(0)),
+        emptied: Some(ownership::Emptied::default()),
+        ..Facts::default()
+    }
+}
+
+fn finish(verdict: Verdict, answer: &str) -> Said {
+    Said {
+        finish: Some(Finish {
+            verdict,
+            answer_bytes: answer.len() as u64,
+            answer: Some(answer.to_owned()),
+            answer_is_json: false,
+            empty_on_purpose: false,
+            error: None,
+            failure_reason: None,
+            api_calls: 3,
+            tokens: Tokens { input: 1, output: 2 },
+            model: None,
+            cost_usd: None,
+            tool_trace: Vec::new(),
+        }),
+        answer: Answer { text: answer.to_owned(), bytes: answer.len() as u64, ..Answer::default() },
+        ..Said::default()
+    }
+}
+
+fn silence() -> Said {
+    Said { last_text: "so far".to_owned(), stderr: b"boom".to_vec(), ..Said::default() }
+}
+
+#[test]
+fn an_answer_completes() {
+    let outcome = outcome(subject(), &facts(), finish(Verdict::Completed, "42"));
+    assert_eq!((outcome.status, outcome.exit_reason), (Status::Completed, ExitReason::Completed));
+    assert_eq!(outcome.summary.as_deref(), Some("42"));
+    assert_eq!((outcome.error, outcome.cause), (None, Some(Cause::Exited { code: 0 })));
+    assert_eq!((outcome.duration_seconds, outcome.timeout_seconds), (3.0, None));
+}
+
+#[test]
+fn c1_an_empty_or_give_up_answer_fails_unless_it_is_meant() {
+    for text in ["", "(empty)"] {
+        let outcome = outcome(subject(), &facts(), finish(Verdict::Completed, text));
+        assert_eq!(outcome.status, Status::Failed, "{text:?}");
+        assert_eq!(outcome.exit_reason, ExitReason::Completed);
+        assert!(outcome.error.is_some());
+    }
+    let mut said = finish(Verdict::Completed, "");
+    said.finish.as_mut().unwrap().empty_on_purpose = true;
+    assert_eq!(outcome(subject(), &facts(), said).status, Status::Completed);
+}
+
+#[test]
+fn c2_a_failed_run_with_text_is_failed_and_not_out_of_turns() {
+    let mut said = finish(Verdict::Failed, "half");
+    said.finish.as_mut().unwrap().error = Some("HTTP 400".to_owned());
+    let outcome = outcome(subject(), &facts(), said);
+    assert_eq!((outcome.status, outcome.exit_reason), (Status::Failed, ExitReason::Error));
+    assert_eq!(outcome.error.as_deref(), Some("HTTP 400"));
+    assert_eq!(outcome.summary.as_deref(), Some("half"));
+    assert!(!outcome.truncated);
+}
+
+#[test]
+fn c3_a_used_up_budget_with_text_is_completed_and_truncated() {
+    let outcome = outcome(subject(), &facts(), finish(Verdict::MaxIterations, "partly"));
+    assert_eq!(outcome.status, Status::Completed);
+    assert_eq!((outcome.exit_reason, outcome.truncated), (ExitReason::MaxIterations, true));
+}
+
+#[test]
+fn c4_an_interrupted_child_keeps_its_last_text_and_the_notice_is_the_error() {
+    let mut facts = facts();
+    facts.cancel = Some(CancelReason::Interrupt);
+    for said in [finish(Verdict::Interrupted, "so far"), silence()] {
+        let outcome = outcome(subject(), &facts, said);
+        assert_eq!(outcome.status, Status::Interrupted);
+        assert_eq!(outcome.summary.as_deref(), Some("so far"));
+        assert!(outcome.error.unwrap().contains("interrupted"));
+    }
+}
+
+#[test]
+fn a_timeout_names_its_limit_and_keeps_the_partial_answer() {
+    let mut facts = facts();
+    facts.cancel = Some(CancelReason::Timeout);
+    facts.timed_out_at = Some(at(62));
+    facts.exit = Some(ExitStatus::Signal { signal: 9, core_dumped: false });
+    let mut said = silence();
+    said.last_content_at = Some(at(50));
+    let outcome = outcome(subject(), &facts, said);
+    assert_eq!((outcome.status, outcome.exit_reason), (Status::Timeout, ExitReason::Timeout));
+    assert_eq!(outcome.error.as_deref(), Some("its limit of 60 s ran out (batch.yaml:14)"));
+    assert_eq!(outcome.summary.as_deref(), Some("so far"));
+    assert_eq!(outcome.timeout_seconds, Some(60.0));
+    assert_eq!(outcome.timed_out_after_seconds, Some(60.0));
+    assert_eq!(outcome.last_event_age, Some(12.0));
+    assert_eq!(outcome.timeout_phase.as_deref(), Some("before_first_llm_call"));
+    assert_eq!(outcome.cause, Some(Cause::Signaled { signal: 9, core_dumped: false }));
+}
+
+#[test]
+fn a_result_that_arrives_within_the_grace_wins_as_it_is() {
+    let mut facts = facts();
+    for cancel in [CancelReason::Interrupt, CancelReason::Timeout, CancelReason::Kill] {
+        facts.cancel = Some(cancel);
+        let outcome = outcome(subject(), &facts, finish(Verdict::Completed, "done"));
+        assert_eq!(outcome.status, Status::Completed, "{cancel:?}");
+        assert_eq!(outcome.timeout_seconds, None);
+    }
+}
+
+#[test]
+fn a_crash_carries_its_signal_and_the_end_of_stderr() {
+    let mut facts = facts();
+    facts.exit = Some(ExitStatus::Signal { signal: 11, core_dumped: true });
+    let outcome = outcome(subject(), &facts, silence());
+    assert_eq!((outcome.status, outcome.summary), (Status::Error, None));
+    assert_eq!(outcome.error.as_deref(), Some("signal 11 (SIGSEGV) ended it"));
+    assert_eq!(outcome.stderr_tail.as_deref(), Some("boom"));
+    assert_eq!(outcome.cause, Some(Cause::Signaled { signal: 11, core_dumped: true }));
+}
+
+#[test]
+fn rb_60_an_exit_without_a_result_is_an_error_even_with_code_0() {
+    let outcome = outcome(subject(), &facts(), Said::default());
+    assert_eq!(outcome.status, Status::Error);
+    assert_eq!(outcome.error.as_deref(), Some("it exited with code 0 and left no result"));
+}
+
+#[test]
+fn rb_59_a_status_never_comes_from_the_text() {
+    let text = "error: Traceback (most recent call last): timeout, killed, failed";
+    let outcome = outcome(subject(), &facts(), finish(Verdict::Completed, text));
+    assert_eq!((outcome.status, outcome.error), (Status::Completed, None));
+}
+
+#[test]
+fn a_broken_protocol_is_named_and_one_after_the_result_only_noted() {
+    let mut facts = facts();
+    facts.violation = Some("garbage".to_owned());
+    let broken = outcome(subject(), &facts, silence());
+    assert_eq!(broken.error.as_deref(), Some("it broke the protocol: garbage"));
+    assert_eq!(broken.cause, Some(Cause::ProtocolError { detail: "garbage".to_owned() }));
+
+    let kept = outcome(subject(), &facts, finish(Verdict::Completed, "42"));
+    assert_eq!(kept.status, Status::Completed);
+    assert_eq!(kept.notes, ["after its result it broke the protocol: garbage"]);
+}
+
+#[test]
+fn an_oversized_frame_is_noted_and_named_only_when_no_result_came() {
+    let over = Some((1, 1 << 30));
+    let kept = Said { oversized: over, ..finish(Verdict::Completed, "42") };
+    let kept = outcome(subject(), &facts(), kept);
+    assert_eq!(kept.status, Status::Completed);
+    assert!(kept.notes[0].contains("16777216"), "{:?}", kept.notes);
+    let lost = outcome(subject(), &facts(), Said { oversized: over, ..silence() });
+    assert!(lost.error.unwrap().contains("1073741824"));
+}
+
+#[test]
+fn a_short_answer_is_not_taken_for_the_whole() {
+    let mut said = finish(Verdict::Completed, "42");
+    said.finish.as_mut().unwrap().answer_bytes = 99;
+    let outcome = outcome(subject(), &facts(), said);
+    assert_eq!(outcome.error.as_deref(), Some("its answer should have 99 bytes, 2 arrived"));
+    assert_eq!(outcome.status, Status::Error);
+}
+
+#[test]
+fn a_start_failure_carries_phase_errno_and_path() {
+    let mut subject = subject();
+    subject.launcher = None;
+    subject.start_failure = Some(StartFailure {
+        phase: "exec".to_owned(),
+        errno: Some(2),
+        path: Some("/no/such".to_owned()),
+        detail: "No such file or directory".to_owned(),
+    });
+    let facts = Facts { launch_failed: true, ..Facts::default() };
+    let outcome = outcome(subject, &facts, Said::default());
+    assert_eq!(outcome.status, Status::Error);
+    assert!(outcome.error.unwrap().contains("(exec): No such file"));
+    let phase = "exec".to_owned();
+    let path = Some("/no/such".to_owned());
+    assert_eq!(outcome.cause, Some(Cause::StartFailed { phase, errno: Some(2), path }));
+}
+
+#[test]
+fn the_other_ends_have_their_own_words() {
+    let never = Facts { cancel: Some(CancelReason::Kill), ..Facts::default() };
+    let start = Facts { start_timeout: true, ..facts() };
+    let lost = Facts { exit: None, lost: true, ..facts() };
+    let mut left = facts();
+    left.abandoned = true;
+    left.cancel = Some(CancelReason::Timeout);
+    let rows = [
+        (never, Status::Interrupted, "before its turn", None),
+        (start, Status::Error, "start limit of 60 s", Some(Cause::StartTimeout)),
+        (lost, Status::Error, "supervisor is gone", Some(Cause::Lost)),
+        (left, Status::Timeout, "abandoned", Some(Cause::Abandoned)),
+    ];
+    for (facts, status, text, cause) in rows {
+        let outcome = outcome(subject(), &facts, Said::default());
+        assert_eq!(outcome.status, status, "{text}");
+        assert!(outcome.error.as_ref().unwrap().contains(text), "{:?}", outcome.error);
+        assert_eq!(outcome.cause, cause, "{text}");
+    }
+}

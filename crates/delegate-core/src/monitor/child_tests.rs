@@ -1,0 +1,234 @@
+//! Every phase against every input, and properties over all orders of facts.
+
+use super::*;
+use proptest::prelude::*;
+
+const LIMITS: Limits = Limits {
+    start: Duration::from_secs(60),
+    run: Some(Duration::from_secs(5)),
+    interrupt_grace: Duration::from_secs(10),
+    terminate_grace: Duration::from_secs(3),
+};
+const OK: ExitStatus = ExitStatus::Code(0);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn inputs() -> Vec<Input> {
+    vec![
+        Input::Launched { pid: Some(7) },
+        Input::LaunchFailed,
+        Input::Hello,
+        Input::Violation("garbage".to_owned()),
+        Input::Finish(Verdict::Completed),
+        Input::Finish(Verdict::Interrupted),
+        Input::StreamEnded,
+        Input::Exited(OK),
+        Input::Emptied(Emptied::default()),
+        Input::Lost,
+        Input::Cancel(CancelReason::Interrupt),
+        Input::Cancel(CancelReason::Timeout),
+        Input::Cancel(CancelReason::Kill),
+        Input::Recorded(true),
+        Input::Tick,
+    ]
+}
+
+/// A child in each phase, by the shortest way there.
+fn in_phase(phase: Phase, isolation: Isolation) -> Child {
+    let mut child = Child::launching(isolation, LIMITS);
+    let way: &[Input] = match phase {
+        Phase::Launching => &[],
+        Phase::Greeting => &[Input::Launched { pid: Some(7) }],
+        Phase::Running => &[Input::Launched { pid: Some(7) }, Input::Hello],
+        Phase::Interrupting => &[
+            Input::Launched { pid: Some(7) },
+            Input::Hello,
+            Input::Cancel(CancelReason::Interrupt),
+        ],
+        Phase::Terminating => {
+            &[Input::Launched { pid: Some(7) }, Input::Hello, Input::Cancel(CancelReason::Kill)]
+        }
+        Phase::Draining => {
+            &[Input::Launched { pid: Some(7) }, Input::Hello, Input::Finish(Verdict::Completed)]
+        }
+        Phase::Settling => &[Input::LaunchFailed],
+        Phase::Ended => &[Input::LaunchFailed, Input::Recorded(true)],
+    };
+    for input in way {
+        let _orders = child.step(input.clone(), at(0));
+    }
+    assert_eq!(child.phase(), phase);
+    child
+}
+
+const PHASES: [Phase; 8] = [
+    Phase::Launching,
+    Phase::Greeting,
+    Phase::Running,
+    Phase::Interrupting,
+    Phase::Terminating,
+    Phase::Draining,
+    Phase::Settling,
+    Phase::Ended,
+];
+
+/// The decision table: what each fact asks for in each phase, when nothing else is known.
+fn expected(phase: Phase, input: &Input) -> Vec<Order> {
+    let end = Order::Terminate(LIMITS.terminate_grace);
+    match (phase, input) {
+        (Phase::Launching, Input::LaunchFailed) => vec![Order::Settle],
+        (Phase::Greeting, Input::Hello) => vec![Order::Begin],
+        (Phase::Launching, Input::Violation(_))
+        | (Phase::Greeting | Phase::Running | Phase::Interrupting, Input::Violation(_)) => {
+            vec![end]
+        }
+        (Phase::Greeting | Phase::Running, Input::Cancel(reason))
+            if *reason != CancelReason::Kill =>
+        {
+            vec![Order::Interrupt]
+        }
+        (
+            Phase::Greeting | Phase::Running | Phase::Interrupting | Phase::Draining,
+            Input::Cancel(CancelReason::Kill),
+        ) => vec![Order::Terminate(Duration::ZERO)],
+        (Phase::Settling, Input::Recorded(_)) => vec![Order::Announce],
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn every_phase_answers_every_input_as_the_table_says() {
+    for isolation in [Isolation::Process, Isolation::Thread] {
+        for phase in PHASES {
+            for input in inputs() {
+                let mut child = in_phase(phase, isolation);
+                let orders = child.step(input.clone(), at(0));
+                assert_eq!(orders, expected(phase, &input), "{isolation:?} {phase:?} {input:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_wall_clock_starts_with_the_child_and_not_with_its_launch() {
+    let mut child = in_phase(Phase::Greeting, Isolation::Process);
+    assert_eq!(child.step(Input::Tick, at(50)), []);
+    assert_eq!(child.step(Input::Hello, at(50)), [Order::Begin]);
+    assert_eq!(child.next_deadline(), Some(at(55)));
+    assert_eq!(child.step(Input::Tick, at(54)), []);
+    assert_eq!(child.step(Input::Tick, at(55)), [Order::Interrupt]);
+    assert_eq!(child.facts().timed_out_at, Some(at(55)));
+}
+
+#[test]
+fn the_ladder_is_interrupt_grace_term_grace_kill() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    assert_eq!(child.step(Input::Tick, at(5)), [Order::Interrupt]);
+    assert_eq!(child.step(Input::Tick, at(14)), []);
+    assert_eq!(child.step(Input::Tick, at(15)), [Order::Terminate(at(3))]);
+    assert_eq!(child.facts().cancel, Some(CancelReason::Timeout));
+}
+
+#[test]
+fn a_child_that_says_nothing_is_ended_at_the_start_limit() {
+    let mut child = in_phase(Phase::Greeting, Isolation::Process);
+    assert_eq!(child.step(Input::Tick, at(60)), [Order::Terminate(at(3))]);
+    assert!(child.facts().start_timeout);
+}
+
+#[test]
+fn a_stop_before_the_birth_is_honoured_at_the_birth() {
+    let mut child = in_phase(Phase::Launching, Isolation::Process);
+    assert_eq!(child.step(Input::Cancel(CancelReason::Interrupt), at(0)), []);
+    assert_eq!(child.step(Input::Launched { pid: Some(1) }, at(1)), [Order::Interrupt]);
+
+    let mut child = in_phase(Phase::Launching, Isolation::Process);
+    assert_eq!(child.step(Input::Cancel(CancelReason::Kill), at(0)), []);
+    let end = Order::Terminate(Duration::ZERO);
+    assert_eq!(child.step(Input::Launched { pid: Some(1) }, at(1)), [end]);
+}
+
+#[test]
+fn an_exit_does_not_settle_before_the_stream_is_drained_and_the_scope_is_empty() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    assert_eq!(child.step(Input::Exited(OK), at(1)), []);
+    assert_eq!(child.step(Input::Finish(Verdict::Completed), at(1)), []);
+    assert_eq!(child.step(Input::StreamEnded, at(1)), []);
+    assert_eq!(child.step(Input::Emptied(Emptied::default()), at(2)), [Order::Settle]);
+    assert_eq!(child.facts().verdict, Some(Verdict::Completed));
+}
+
+#[test]
+fn a_finished_child_that_stays_is_ended_and_keeps_its_result() {
+    let mut child = in_phase(Phase::Draining, Isolation::Process);
+    assert_eq!(child.step(Input::Tick, LEAVE_GRACE), [Order::Terminate(at(3))]);
+    assert!(child.facts().lingered);
+    assert_eq!(child.facts().verdict, Some(Verdict::Completed));
+}
+
+#[test]
+fn a_thread_that_does_not_return_is_abandoned_and_a_silent_supervisor_is_lost() {
+    for (isolation, abandoned) in [(Isolation::Thread, true), (Isolation::Process, false)] {
+        let mut child = in_phase(Phase::Terminating, isolation);
+        let deadline = child.next_deadline().unwrap();
+        assert_eq!(child.step(Input::Tick, deadline), [Order::Settle]);
+        assert_eq!((child.facts().abandoned, child.facts().lost), (abandoned, !abandoned));
+    }
+}
+
+#[test]
+fn a_pause_moves_every_deadline() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    child.shift(at(100));
+    assert_eq!(child.step(Input::Tick, at(104)), []);
+    assert_eq!(child.step(Input::Tick, at(105)), [Order::Interrupt]);
+}
+
+fn any_input() -> impl Strategy<Value = Input> {
+    prop::sample::select(inputs())
+}
+
+proptest! {
+    /// Whatever comes, in whatever order: exactly one settlement, one announcement, and an end.
+    #[test]
+    fn no_order_of_facts_leaves_a_child_without_exactly_one_outcome(
+        inputs in prop::collection::vec(any_input(), 0..40),
+        step in 0_u64..7,
+        thread: bool,
+    ) {
+        let isolation = if thread { Isolation::Thread } else { Isolation::Process };
+        let mut child = Child::launching(isolation, LIMITS);
+        let mut now = Duration::ZERO;
+        let (mut settled, mut announced) = (0, 0);
+        let mut count = |orders: Vec<Order>| {
+            settled += orders.iter().filter(|order| **order == Order::Settle).count();
+            announced += orders.iter().filter(|order| **order == Order::Announce).count();
+        };
+        let mut feed = |child: &mut Child, input: Input, now: Duration| {
+            let before = child.phase();
+            count(child.step(input, now));
+            // Nothing leads back from the end.
+            if before >= Phase::Settling {
+                assert!(child.phase() >= before);
+            }
+        };
+        // `Recorded` answers a settlement; it cannot come before one.
+        for input in inputs.into_iter().filter(|input| !matches!(input, Input::Recorded(_))) {
+            now += at(step);
+            feed(&mut child, input, now);
+        }
+        // What the world owes every child in the end.
+        feed(&mut child, Input::Launched { pid: None }, now);
+        feed(&mut child, Input::Cancel(CancelReason::Kill), now);
+        while let Some(deadline) = child.next_deadline() {
+            now = now.max(deadline);
+            feed(&mut child, Input::Tick, now);
+        }
+        feed(&mut child, Input::Recorded(true), now);
+        feed(&mut child, Input::Recorded(true), now);
+        prop_assert_eq!((settled, announced), (1, 1));
+        prop_assert_eq!(child.phase(), Phase::Ended);
+    }
+}
