@@ -49,7 +49,11 @@ pub struct Answer {
     pub bytes: u64,
     /// The file that holds the whole, with its SHA-256 in hex.
     pub file: Option<(PathBuf, String)>,
-    /// Why there is less than the child sent.
+    /// Bytes that are not UTF-8 were replaced in the text.
+    pub lossy: bool,
+    /// Why only the head was kept.
+    pub not_kept: Option<String>,
+    /// Why it is no answer.
     pub fault: Option<String>,
 }
 
@@ -325,6 +329,13 @@ fn notes(facts: &Facts, said: &Said) -> Vec<String> {
         notes.push(format!(
             "{count} frame(s) over the cap of {cap} bytes were skipped, the largest of {largest} bytes"
         ));
+    }
+    if said.answer.lossy {
+        notes.push("its answer is not UTF-8; other bytes were replaced".to_owned());
+    }
+    if let Some(reason) = &said.answer.not_kept {
+        let (head, whole) = (said.answer.text.len(), said.answer.bytes);
+        notes.push(format!("only {head} of the {whole} bytes of its answer were kept: {reason}"));
     }
     if said.finish.is_some() {
         if said.late > 0 {

@@ -1,44 +1,84 @@
-//! [`Delegator`]: what an agent loop holds. Starts batches.
+//! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
 
 use delegate_child::Registry;
+use delegate_protocol::RunId;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
-use crate::config::Settings;
-use crate::plan::{Isolation, Plan, StartError, Task};
+use crate::config::{self, ProcessIsolation, Settings};
+use crate::launch::exec::WorkerProgram;
+use crate::launch::{Launcher, program};
+use crate::plan::{self, Isolation, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::Run;
+use crate::run::batch::Batch as BatchLoop;
+use crate::run::control::ControlState;
+use crate::run::delivery::Delivery;
 use crate::store::Store;
 
-/// Starts batches of tasks. Cheap to clone.
+/// Threads for what blocks: launches, and answers that go to disk.
+const BLOCKING_THREADS: usize = 16;
+
+/// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
+///
+/// Belongs to the process that opened it: a copy made by fork refuses to start anything.
 #[derive(Debug, Clone)]
-pub struct Delegator {}
+pub struct Delegator {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: Settings,
+    isolation: Option<Isolation>,
+    registry: Registry,
+    /// `None` where this program cannot isolate.
+    worker: Option<WorkerProgram>,
+    store: Store,
+    batches: mpsc::UnboundedSender<Started>,
+    pid: u32,
+}
+
+type Started = (BatchLoop, oneshot::Sender<Report>);
 
 /// Settings of a [`Delegator`] to be.
 #[derive(Debug, Default)]
-#[must_use]
-pub struct Builder {}
+#[must_use = "nothing is opened before build"]
+pub struct Builder {
+    isolation: Option<Isolation>,
+    settings: Settings,
+    state_dir: Option<PathBuf>,
+    registry: Option<Registry>,
+}
 
 impl Builder {
     /// Processes or threads; wins over [`Builder::settings`].
-    pub fn isolation(self, _isolation: Isolation) -> Self {
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
         self
     }
 
     /// Resolved settings ([`crate::config::load`]).
-    pub fn settings(self, _settings: Settings) -> Self {
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
         self
     }
 
     /// Where runs and results are kept. Default: `$DELEGATE_STATE_DIR`, else
     /// `$XDG_STATE_HOME/delegate`, else `~/.local/state/delegate`.
-    pub fn state_dir(self, _dir: impl Into<PathBuf>) -> Self {
+    pub fn state_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(dir.into());
         self
     }
 
-    /// Agents that threads can run, and that the worker program knows. Default: those that
-    /// `workers()` was given, and those that ship.
-    pub fn registry(self, _registry: Registry) -> Self {
+    /// Agents that threads can run. Default: those that `workers()` was given, and those that ship.
+    /// Worker processes have the agents of their program.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = Some(registry);
         self
     }
 
@@ -47,7 +87,46 @@ impl Builder {
     /// # Errors
     /// [`StartError`], for instance when processes are asked for and this program cannot be a worker.
     pub fn build(self) -> Result<Delegator, StartError> {
-        Ok(Delegator {})
+        let worker = worker_program(self.isolation, &self.settings)?;
+        let env = config::process_env();
+        let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let store = Store::open(&state_dir);
+        let batches = start_loop()?;
+        let inner = Inner {
+            settings: self.settings,
+            isolation: self.isolation,
+            registry: self.registry.unwrap_or_else(program::registry),
+            worker,
+            store,
+            batches,
+            pid: std::process::id(),
+        };
+        Ok(Delegator { inner: Arc::new(inner) })
+    }
+}
+
+/// The worker program where processes may be used. Where they are required and there is none, that
+/// is an error now and not at the first spawn.
+fn worker_program(
+    asked: Option<Isolation>,
+    settings: &Settings,
+) -> Result<Option<WorkerProgram>, StartError> {
+    let required = match asked {
+        Some(Isolation::Thread) => return Ok(None),
+        Some(Isolation::Process) => true,
+        Some(Isolation::Auto) => false,
+        None => match settings.process_isolation {
+            None | Some(ProcessIsolation::Off) => return Ok(None),
+            Some(ProcessIsolation::On) => true,
+            Some(ProcessIsolation::Auto) => false,
+        },
+    };
+    if required && !cfg!(target_os = "linux") {
+        return Err(StartError::Unsupported { os: std::env::consts::OS });
+    }
+    match program::worker(settings.worker_command.as_deref()) {
+        None if required => Err(StartError::NotItsOwnWorker),
+        worker => Ok(worker),
     }
 }
 
@@ -62,29 +141,45 @@ impl Delegator {
     /// # Errors
     /// [`StartError::Config`] and those of [`Builder::build`].
     pub fn from_env() -> Result<Self, StartError> {
-        Self::builder().build()
+        let sources = config::Sources::of_process();
+        let loaded = config::load(&sources).map_err(|wrong| StartError::Config(Box::new(wrong)))?;
+        for note in &loaded.notes {
+            tracing::warn!(target: "delegate::config", "{note}");
+        }
+        Self::builder().settings(loaded.settings).build()
     }
 
     /// A batch to be started.
-    pub fn batch(&self, _tasks: impl IntoIterator<Item = Task>) -> Batch {
-        Batch {}
+    pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
+        Batch { delegator: self.clone(), tasks: tasks.into_iter().collect(), title: None }
     }
 
     /// Runs and results of this and earlier processes.
     #[must_use]
     pub fn store(&self) -> &Store {
-        unimplemented!("skeleton")
+        &self.inner.store
+    }
+
+    /// What a worker process executes, for people; `None` where only threads are possible.
+    #[must_use]
+    pub fn worker_description(&self) -> Option<&str> {
+        self.inner.worker.as_ref().map(|worker| worker.description.as_str())
     }
 }
 
 /// A batch to be started.
 #[derive(Debug)]
-#[must_use]
-pub struct Batch {}
+#[must_use = "nothing runs before start"]
+pub struct Batch {
+    delegator: Delegator,
+    tasks: Vec<Task>,
+    title: Option<String>,
+}
 
 impl Batch {
-    /// What lists show for it.
-    pub fn title(self, _title: impl Into<String>) -> Self {
+    /// What lists show for it. Default: the first goal.
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = Some(title.into());
         self
     }
 
@@ -93,7 +188,7 @@ impl Batch {
     /// # Errors
     /// As [`Batch::start`].
     pub fn plan(&self) -> Result<Plan, StartError> {
-        Err(StartError::EmptyBatch)
+        self.delegator.plan(self.tasks.clone())
     }
 
     /// Starts it.
@@ -101,7 +196,7 @@ impl Batch {
     /// # Errors
     /// Nothing was started, and why.
     pub async fn start(self) -> Result<Run, StartError> {
-        Err(StartError::EmptyBatch)
+        self.start_blocking()
     }
 
     /// Blocking twin of [`Batch::start`].
@@ -109,7 +204,9 @@ impl Batch {
     /// # Errors
     /// Nothing was started, and why.
     pub fn start_blocking(self) -> Result<Run, StartError> {
-        Err(StartError::EmptyBatch)
+        let plan = self.delegator.plan(self.tasks)?;
+        let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
+        self.delegator.start(plan, title.unwrap_or_default())
     }
 
     /// Starts it and waits for the end.
@@ -118,5 +215,85 @@ impl Batch {
     /// Nothing was started, and why.
     pub async fn run(self) -> Result<Report, StartError> {
         Ok(self.start().await?.finish().await)
+    }
+}
+
+impl Delegator {
+    fn plan(&self, tasks: Vec<Task>) -> Result<Plan, StartError> {
+        let inner = &self.inner;
+        let pid = std::process::id();
+        if pid != inner.pid {
+            return Err(StartError::ForeignProcess { owner: inner.pid });
+        }
+        // A worker of another make tells its agents only when it runs.
+        let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
+        let agents = (!foreign).then(|| inner.registry.names());
+        plan::plan(tasks, &inner.settings, inner.isolation, agents.as_deref())
+    }
+
+    fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
+        let inner = &self.inner;
+        let launcher = match plan.isolation {
+            delegate_protocol::Isolation::Thread => Launcher::Thread(inner.registry.clone()),
+            delegate_protocol::Isolation::Process => {
+                Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
+            }
+        };
+        let (plan, run) = (Arc::new(plan), RunId::random());
+        let (delivery, control) =
+            (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        let (sender, report) = oneshot::channel();
+        let batch = BatchLoop {
+            run,
+            title,
+            plan: Arc::clone(&plan),
+            launcher,
+            store: inner.store.clone(),
+            delivery: Arc::clone(&delivery),
+            control: Arc::clone(&control),
+        };
+        inner.batches.send((batch, sender)).map_err(|_| StartError::System {
+            what: "the delegator's thread is gone",
+            source: std::io::ErrorKind::BrokenPipe.into(),
+        })?;
+        Ok(Run::new(run, plan, delivery, control, report))
+    }
+}
+
+/// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
+/// ends when the delegator is dropped and its last batch is done.
+fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
+    let refused = |source| StartError::System { what: "the delegator's thread", source };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .map_err(refused)?;
+    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
+    let serve = async move {
+        let mut running = JoinSet::new();
+        loop {
+            tokio::select! {
+                next = started.recv() => match next {
+                    Some((batch, report)) => drop(running.spawn(batch.run(report))),
+                    None => break,
+                },
+                Some(ended) = running.join_next() => log_panic(ended),
+            }
+        }
+        while let Some(ended) = running.join_next().await {
+            log_panic(ended);
+        }
+    };
+    thread::Builder::new()
+        .name("delegate-loop".to_owned())
+        .spawn(move || runtime.block_on(serve))
+        .map_err(refused)?;
+    Ok(sender)
+}
+
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
     }
 }

@@ -5,7 +5,10 @@
 
 pub mod collect;
 pub mod config;
+pub mod delegator;
+pub mod launch;
 pub mod monitor;
 pub mod plan;
 pub mod report;
+pub mod run;
 pub mod store;

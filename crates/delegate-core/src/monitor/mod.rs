@@ -215,7 +215,7 @@ impl Monitor {
             return;
         }
         while self.holding.len() < self.places as usize {
-            if self.cancel_all.is_none() && !self.room {
+            if !self.room {
                 return;
             }
             while matches!(self.slots.get(self.next as usize), Some(Slot::Active(_) | Slot::Ended))

@@ -1,0 +1,70 @@
+//! The exec launcher: the supervisor executes a worker program, whose descriptor 3 is the line to us
+//! and 4 a line to the same supervisor.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use delegate_child::worker::{LINE_FD, OWNER_FD};
+use ownership::{Owner, Program, Spawn, SpawnError};
+
+use super::{Handle, Launch, Launched, Line, failure};
+use crate::collect::StartFailure;
+
+/// A program that speaks the child's side of the protocol, and the owner that starts it.
+#[derive(Debug, Clone)]
+pub struct WorkerProgram {
+    /// What to execute.
+    pub program: Program,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// What it is, for `--explain`.
+    pub description: String,
+    /// Who starts it.
+    pub owner: Owner,
+}
+
+/// Starts one worker process.
+pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched, StartFailure> {
+    let pipes = Pipes::open().map_err(|error| failure("pipes", &error))?;
+    let spawn = Spawn::program(worker.program.clone())
+        .args(&worker.args)
+        .fd(1, pipes.stdout.1)
+        .fd(2, pipes.stderr.1)
+        .fd(LINE_FD, pipes.line.1.into())
+        .line(OWNER_FD)
+        .grace(launch.terminate_grace)
+        .purpose(launch.purpose);
+    let sink = launch.sink;
+    let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;
+    Ok(Launched {
+        pid: Some(owned.pid()),
+        handle: Handle::Process(owned),
+        line: Line::Socket(pipes.line.0),
+        output: Some((pipes.stdout.0, pipes.stderr.0)),
+    })
+}
+
+fn start_failure(error: SpawnError) -> StartFailure {
+    StartFailure {
+        phase: error.phase.word().to_owned(),
+        errno: error.errno,
+        path: error.path.map(|path| path.display().to_string()),
+        detail: error.detail,
+    }
+}
+
+/// Our ends first; all close-on-exec (std makes them so).
+struct Pipes {
+    line: (UnixStream, UnixStream),
+    stdout: (OwnedFd, OwnedFd),
+    stderr: (OwnedFd, OwnedFd),
+}
+
+impl Pipes {
+    fn open() -> io::Result<Self> {
+        let pipe = || io::pipe().map(|(read, write)| (read.into(), write.into()));
+        Ok(Self { line: UnixStream::pair()?, stdout: pipe()?, stderr: pipe()? })
+    }
+}

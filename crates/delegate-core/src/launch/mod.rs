@@ -1,0 +1,144 @@
+//! Ways to start a worker: one seam, two launchers. [`exec`] has the supervisor execute a worker
+//! program; [`thread`] runs the same `serve` on a thread of this process.
+//!
+//! Talks to `ownership` (processes) and `delegate-child` (threads). What becomes of a child comes
+//! back through a [`Sink`]; [`crate::run`] holds the rest.
+
+pub mod exec;
+pub mod program;
+pub mod thread;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use delegate_child::Registry;
+use delegate_child::link::ParentHalf;
+use delegate_protocol::Isolation;
+use ownership::{ChildEvent, Owned};
+
+use crate::collect::StartFailure;
+
+/// Takes what happens to a child. Called from threads of others; must not block.
+pub type Sink = Arc<dyn Fn(ChildEvent) + Send + Sync>;
+
+/// Wakes the reader of a thread's line.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// How workers are started.
+#[derive(Debug, Clone)]
+pub enum Launcher {
+    /// The supervisor executes the worker program.
+    Exec(exec::WorkerProgram),
+    /// A thread of this process.
+    Thread(Registry),
+}
+
+/// One worker to be.
+pub struct Launch {
+    /// For people: the task's goal, shortened.
+    pub purpose: String,
+    /// From TERM until KILL.
+    pub terminate_grace: Duration,
+    /// What happens to it.
+    pub sink: Sink,
+    /// Wakes the reader of its line (threads only).
+    pub waker: Waker,
+}
+
+/// A worker that was started.
+pub struct Launched {
+    /// Its process; `None` for a thread.
+    pub pid: Option<u32>,
+    /// To end it.
+    pub handle: Handle,
+    /// The parent's end of its line.
+    pub line: Line,
+    /// Its standard output and error, for a process.
+    pub output: Option<(OwnedFd, OwnedFd)>,
+}
+
+/// The parent's end of a line.
+pub enum Line {
+    /// To a process.
+    Socket(UnixStream),
+    /// To a thread.
+    Memory(ParentHalf),
+}
+
+/// Ends, stops and continues a worker and everything that it started.
+pub enum Handle {
+    /// A process and its scope.
+    Process(Owned),
+    /// A thread and the scope of what it started.
+    Thread(Arc<thread::LazyScope>),
+}
+
+impl Launcher {
+    /// The word for reports.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Exec(_) => "exec",
+            Self::Thread(_) => "thread",
+        }
+    }
+
+    /// What it gives.
+    #[must_use]
+    pub const fn isolation(&self) -> Isolation {
+        match self {
+            Self::Exec(_) => Isolation::Process,
+            Self::Thread(_) => Isolation::Thread,
+        }
+    }
+
+    /// Starts one worker. Blocks until it exists or has failed to.
+    ///
+    /// # Errors
+    /// Nothing was started: phase, error number and path.
+    pub fn launch(&self, launch: Launch) -> Result<Launched, StartFailure> {
+        match self {
+            Self::Exec(program) => exec::launch(program, launch),
+            Self::Thread(registry) => thread::launch(registry, launch),
+        }
+    }
+}
+
+impl Handle {
+    /// TERM and CONT to all of it, after `grace` KILL, until it is empty. A thread itself cannot be
+    /// ended, only what it started.
+    pub fn end(&self, grace: Duration) {
+        match self {
+            Self::Process(owned) => owned.end(grace),
+            Self::Thread(scope) => scope.end(grace),
+        }
+    }
+
+    /// SIGSTOP to all of it.
+    pub fn pause(&self) {
+        match self {
+            Self::Process(owned) => owned.pause(),
+            Self::Thread(scope) => scope.pause(),
+        }
+    }
+
+    /// SIGCONT to all of it.
+    pub fn resume(&self) {
+        match self {
+            Self::Process(owned) => owned.resume(),
+            Self::Thread(scope) => scope.resume(),
+        }
+    }
+}
+
+/// A failure of the system on the way to a worker.
+fn failure(phase: &str, error: &std::io::Error) -> StartFailure {
+    StartFailure {
+        phase: phase.to_owned(),
+        errno: error.raw_os_error(),
+        path: None,
+        detail: error.to_string(),
+    }
+}

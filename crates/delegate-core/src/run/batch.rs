@@ -1,0 +1,552 @@
+//! The loop of one batch: feeds the pure [`Monitor`] and carries out its effects. With
+//! [`super::line`], [`super::child_io`] and [`super::delivery`] the only code that waits, and the
+//! only code of this crate that reads the clock.
+//!
+//! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use delegate_protocol::event::Complete;
+use delegate_protocol::frame::{Encoder, PART, to_bytes};
+use delegate_protocol::value::Bytes;
+use delegate_protocol::{
+    Event, FrameError, ParentEnd, ParentMessage, RunId, Status, SubagentId, TaskSpec,
+};
+use ownership::ChildEvent as SystemEvent;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tracing::Instrument;
+
+use super::child_io::{COMMANDS, ChildIo, Command, Told};
+use super::control::ControlState;
+use super::delivery::Delivery;
+use super::journal::Journal;
+use super::line;
+use crate::collect::{self, Said, StartFailure, Subject};
+use crate::launch::{Handle, Launch, Launched, Launcher};
+use crate::monitor::{self, Effect, Facts, Input, Limits, Monitor, Order};
+use crate::plan::Plan;
+use crate::report::{LeftRunning, Report, ReportParts};
+use crate::store::{NewRun, Store, spill};
+
+/// How long the end of a batch waits for its last log lines to be written.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+
+/// Time since the batch began.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "this is the file that waits")]
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn instant(self, at: Duration) -> tokio::time::Instant {
+        (self.0 + at).into()
+    }
+}
+
+/// Something that reached the loop. Each kind comes a bounded number of times per child, so its
+/// channel needs no bound.
+enum Incoming {
+    Launched(u32, Result<Launched, StartFailure>),
+    System(u32, SystemEvent),
+    Told(u32, Told),
+    Recorded(u32, bool),
+}
+
+/// One child that has a place.
+struct Active {
+    child: SubagentId,
+    begun: Arc<AtomicBool>,
+    over: watch::Sender<bool>,
+    wake: Arc<Notify>,
+    commands: Option<mpsc::Sender<Command>>,
+    handle: Option<Handle>,
+    start_failure: Option<StartFailure>,
+    said: Option<Box<Said>>,
+    /// Its outcome is wanted as soon as its I/O has ended.
+    settling: bool,
+}
+
+/// Everything that one batch needs.
+pub(crate) struct Batch {
+    pub(crate) run: RunId,
+    pub(crate) title: String,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) launcher: Launcher,
+    pub(crate) store: Store,
+    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) control: Arc<ControlState>,
+}
+
+impl Batch {
+    /// Runs it to its end, and hands the report over.
+    pub(crate) async fn run(self, report: oneshot::Sender<Report>) {
+        let span = tracing::info_span!(target: "delegate::run", "run", id = %self.run);
+        let ended = Loop::new(self).run().instrument(span).await;
+        if report.send(ended).is_err() {
+            tracing::debug!(target: "delegate::run", "nobody waits for the report");
+        }
+    }
+}
+
+struct Loop {
+    batch: Batch,
+    clock: Clock,
+    monitor: Monitor,
+    active: HashMap<u32, Active>,
+    /// What is announced once the outcome is stored.
+    completes: HashMap<u32, Complete>,
+    sender: mpsc::UnboundedSender<Incoming>,
+    incoming: mpsc::UnboundedReceiver<Incoming>,
+    statuses: Vec<Status>,
+    left_running: Vec<LeftRunning>,
+    /// Why it is not known that nothing is left.
+    unverified: Vec<String>,
+    durable: bool,
+    paused: bool,
+    room: bool,
+}
+
+impl Loop {
+    fn new(batch: Batch) -> Self {
+        let (sender, incoming) = mpsc::unbounded_channel();
+        let plan = &batch.plan;
+        let places = plan.settings.max_concurrent_children;
+        let isolation = batch.launcher.isolation();
+        Self {
+            clock: Clock::start(),
+            monitor: Monitor::new(task_count(plan), places, isolation, limits(plan)),
+            active: HashMap::new(),
+            completes: HashMap::new(),
+            sender,
+            incoming,
+            statuses: vec![Status::Unknown; plan.tasks.len()],
+            left_running: Vec::new(),
+            unverified: Vec::new(),
+            durable: true,
+            paused: false,
+            room: true,
+            batch,
+        }
+    }
+
+    async fn run(mut self) -> Report {
+        self.batch.store.begin_run(NewRun {
+            id: self.batch.run,
+            title: self.batch.title.clone(),
+            isolation: self.batch.launcher.isolation().word().to_owned(),
+            tasks: task_count(&self.batch.plan),
+        });
+        self.step(monitor::Event::Tick);
+        while !self.monitor.is_done() {
+            self.wait().await;
+            let room = self.batch.delivery.has_room();
+            if std::mem::replace(&mut self.room, room) != room {
+                self.step(monitor::Event::Room(room));
+            }
+            self.step(monitor::Event::Tick);
+        }
+        self.end().await
+    }
+
+    /// Waits for the next fact and takes it in.
+    async fn wait(&mut self) {
+        let deadline = self.monitor.next_deadline().map(|at| self.clock.instant(at));
+        let control = Arc::clone(&self.batch.control);
+        let eased = Arc::clone(&self.batch.delivery.eased);
+        tokio::select! {
+            Some(fact) = self.incoming.recv() => self.take(fact),
+            () = control.changed() => self.obey(),
+            () = eased.notified() => {}
+            () = sleep_until(deadline) => {}
+        }
+    }
+
+    fn step(&mut self, event: monitor::Event) {
+        for effect in self.monitor.step(event, self.clock.now()) {
+            match effect {
+                Effect::Launch(index) => self.launch(index),
+                Effect::Child(index, Order::Begin) => self.begin(index),
+                Effect::Child(index, Order::Interrupt) => self.interrupt(index),
+                Effect::Child(index, Order::Terminate(grace)) => self.terminate(index, grace),
+                Effect::Child(index, Order::Settle) => self.settle(index),
+                Effect::Child(index, Order::Announce) => self.announce(index),
+            }
+        }
+    }
+
+    fn child_step(&mut self, index: u32, input: Input) {
+        self.step(monitor::Event::Child(index, input));
+    }
+
+    // --- facts ---
+
+    fn take(&mut self, fact: Incoming) {
+        match fact {
+            Incoming::Launched(index, Ok(launched)) => self.launched(index, launched),
+            Incoming::Launched(index, Err(failure)) => {
+                if let Some(active) = self.active.get_mut(&index) {
+                    active.start_failure = Some(failure);
+                }
+                self.child_step(index, Input::LaunchFailed);
+            }
+            Incoming::System(index, event) => self.system(index, event),
+            Incoming::Told(index, Told::Hello) => self.child_step(index, Input::Hello),
+            Incoming::Told(index, Told::Violation(detail)) => {
+                self.child_step(index, Input::Violation(detail));
+            }
+            Incoming::Told(index, Told::Finish(verdict)) => {
+                self.child_step(index, Input::Finish(verdict));
+            }
+            Incoming::Told(index, Told::Over(said)) => self.io_ended(index, said),
+            Incoming::Recorded(index, durable) => {
+                self.durable &= durable;
+                self.child_step(index, Input::Recorded(durable));
+            }
+        }
+    }
+
+    fn system(&mut self, index: u32, event: SystemEvent) {
+        let input = match event {
+            SystemEvent::Exited(exit) => Input::Exited(exit.status),
+            SystemEvent::Emptied(emptied) => Input::Emptied(emptied),
+            SystemEvent::Lost => Input::Lost,
+            other => return tracing::warn!(target: "delegate::run", ?other, "unknown event"),
+        };
+        if !matches!(input, Input::Emptied(_)) {
+            self.over(index);
+        }
+        self.child_step(index, input);
+    }
+
+    /// Its process is gone: what can be read of it now is all there is.
+    fn over(&self, index: u32) {
+        if let Some(active) = self.active.get(&index) {
+            active.over.send_replace(true);
+        }
+    }
+
+    fn io_ended(&mut self, index: u32, said: Box<Said>) {
+        let Some(active) = self.active.get_mut(&index) else { return };
+        active.said = Some(said);
+        if active.settling {
+            self.settle(index);
+        } else {
+            self.child_step(index, Input::StreamEnded);
+        }
+    }
+
+    fn obey(&mut self) {
+        let wanted = self.batch.control.take();
+        if wanted.suspended != self.paused {
+            self.paused = wanted.suspended;
+            let handles = self.active.values().filter_map(|active| active.handle.as_ref());
+            if self.paused {
+                handles.for_each(Handle::pause);
+                self.step(monitor::Event::Pause);
+            } else {
+                handles.for_each(Handle::resume);
+                self.step(monitor::Event::Resume);
+            }
+        }
+        if let Some(reason) = wanted.all {
+            self.step(monitor::Event::CancelAll(reason));
+        }
+        for (child, reason) in wanted.stops {
+            let index = child.task_index();
+            if self.batch.plan.ids.get(index as usize) == Some(&child) {
+                self.step(monitor::Event::Cancel(index, reason));
+            }
+        }
+        self.batch.control.applied();
+    }
+
+    // --- effects ---
+
+    fn launch(&mut self, index: u32) {
+        let task = &self.batch.plan.tasks[index as usize];
+        let wake = Arc::new(Notify::new());
+        let sender = self.sender.clone();
+        let waked = Arc::clone(&wake);
+        let launch = Launch {
+            purpose: task.goal().chars().take(60).collect(),
+            terminate_grace: self.batch.plan.settings.terminate_grace,
+            sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
+            waker: Arc::new(move || waked.notify_waiters()),
+        };
+        self.active.insert(
+            index,
+            Active {
+                child: self.batch.plan.ids[index as usize],
+                begun: Arc::default(),
+                over: watch::Sender::new(false),
+                wake,
+                commands: None,
+                handle: None,
+                start_failure: None,
+                said: None,
+                settling: false,
+            },
+        );
+        let (launcher, sender) = (self.batch.launcher.clone(), self.sender.clone());
+        // A start may block (a hung file system below the program): not on the thread that watches
+        // deadlines.
+        tokio::task::spawn_blocking(move || {
+            send(&sender, Incoming::Launched(index, launcher.launch(launch)));
+        });
+    }
+
+    fn launched(&mut self, index: u32, launched: Launched) {
+        let journal = self.journal(index);
+        let Some(active) = self.active.get_mut(&index) else { return };
+        let Launched { pid, handle, line, output } = launched;
+        if self.paused {
+            handle.pause();
+        }
+        active.handle = Some(handle);
+        let result_file = self.batch.store.result_file(self.batch.run, index);
+        let limit = self.batch.plan.settings.max_result_bytes;
+        match line::split(line, &active.wake) {
+            Ok((reader, writer)) => {
+                let (commands, receiver) = mpsc::channel(COMMANDS);
+                active.commands = Some(commands);
+                let io = ChildIo {
+                    child: active.child,
+                    goal: self.batch.plan.tasks[index as usize].goal().to_owned(),
+                    reader,
+                    writer,
+                    output,
+                    commands: receiver,
+                    over: active.over.subscribe(),
+                    begun: Arc::clone(&active.begun),
+                    delivery: Arc::clone(&self.batch.delivery),
+                    journal,
+                    answer: spill::Answer::new(result_file, limit),
+                    clock: self.clock,
+                };
+                let sender = self.sender.clone();
+                let span =
+                    tracing::info_span!(target: "delegate::run", "child", id = %active.child, pid);
+                let io = io.run(move |told| send(&sender, Incoming::Told(index, told)));
+                tokio::spawn(io.instrument(span));
+                self.child_step(index, Input::Launched { pid });
+            }
+            Err(error) => {
+                self.child_step(index, Input::Launched { pid });
+                self.child_step(index, Input::Violation(format!("its line: {error}")));
+                self.io_ended(index, Box::default());
+            }
+        }
+    }
+
+    fn begin(&mut self, index: u32) {
+        let spec = self.batch.plan.spec(index as usize);
+        let Some(active) = self.active.get_mut(&index) else { return };
+        let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
+        let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
+        self.batch.delivery.push(start.clone());
+        active.begun.store(true, Ordering::Release);
+        match begin_frames(spec) {
+            Ok(frames) => active.command(Command { event: Some(start), frames }),
+            // The plan has checked it; then the child waits in vain and its limit ends it.
+            Err(error) => {
+                tracing::error!(target: "delegate::run", %error, "a spec is not sendable")
+            }
+        }
+    }
+
+    fn interrupt(&mut self, index: u32) {
+        let Some(active) = self.active.get_mut(&index) else { return };
+        let mut frames = Vec::new();
+        match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
+            Ok(()) => active.command(Command { event: None, frames }),
+            Err(error) => tracing::error!(target: "delegate::run", %error, "no interrupt frame"),
+        }
+    }
+
+    fn terminate(&mut self, index: u32, grace: Duration) {
+        if let Some(handle) = self.active.get(&index).and_then(|active| active.handle.as_ref()) {
+            handle.end(grace);
+        }
+    }
+
+    /// Folds what is known into the outcome and stores it; waits for the I/O of a child that was
+    /// given up.
+    fn settle(&mut self, index: u32) {
+        let Some(facts) = self.monitor.facts(index).cloned() else { return };
+        let launched = facts.launched_at.is_some();
+        let active = self.active.get_mut(&index);
+        let said = match active {
+            Some(active) if launched => {
+                let Some(said) = active.said.take() else {
+                    active.settling = true;
+                    active.over.send_replace(true);
+                    return;
+                };
+                said
+            }
+            _ => Box::default(),
+        };
+        self.note_what_is_left(index, &facts);
+        let subject = self.subject(index, launched);
+        let outcome = collect::outcome(subject, &facts, *said);
+        self.statuses[index as usize] = outcome.status;
+        let complete = collect::complete(&outcome);
+        let child = self.batch.plan.ids[index as usize];
+        let event = Event::Complete { child, end: complete.clone() };
+        self.completes.insert(index, complete);
+        let (journal, sender, run) = (self.journal(index), self.sender.clone(), self.batch.run);
+        let now = self.clock.now();
+        tokio::spawn(async move {
+            if launched {
+                journal.event(&event, now).await;
+            }
+            journal.store.put_outcome(run, outcome, move |durable| {
+                send(&sender, Incoming::Recorded(index, durable));
+            });
+        });
+    }
+
+    fn subject(&mut self, index: u32, launched: bool) -> Subject {
+        let plan = &self.batch.plan;
+        let task = &plan.tasks[index as usize];
+        let logs = self.batch.store.child_dir(self.batch.run, index).filter(|_| launched);
+        Subject {
+            task_index: index,
+            isolation: self.batch.launcher.isolation(),
+            launcher: launched.then(|| self.batch.launcher.word()),
+            limit: plan.limit(index as usize),
+            limit_place: task.timeout_origin().map(str::to_owned),
+            start_limit: plan.settings.start_timeout,
+            logs,
+            start_failure: self.active.get_mut(&index).and_then(|a| a.start_failure.take()),
+        }
+    }
+
+    fn note_what_is_left(&mut self, index: u32, facts: &Facts) {
+        if facts.abandoned {
+            self.left_running.push(LeftRunning {
+                task_index: index,
+                pid: None,
+                name: "thread".to_owned(),
+                why: "a thread cannot be ended, and this one did not return".to_owned(),
+            });
+        }
+        if facts.lost {
+            self.unverified.push(format!("task {index}: its supervisor is gone"));
+        }
+        for process in facts.emptied.iter().flat_map(|emptied| &emptied.left) {
+            self.left_running.push(LeftRunning {
+                task_index: index,
+                pid: Some(process.pid),
+                name: process.name.clone(),
+                why: "it waits in the kernel and takes no signal yet".to_owned(),
+            });
+        }
+    }
+
+    fn announce(&mut self, index: u32) {
+        // Its handle goes with it: nothing of the child is left to end.
+        drop(self.active.remove(&index));
+        if let Some(end) = self.completes.remove(&index) {
+            let child = self.batch.plan.ids[index as usize];
+            self.batch.delivery.push(Event::Complete { child, end });
+        }
+    }
+
+    fn journal(&self, task_index: u32) -> Journal {
+        Journal { store: self.batch.store.clone(), run: self.batch.run, task_index }
+    }
+
+    async fn end(self) -> Report {
+        let all = self.statuses.iter().all(|status| *status == Status::Completed);
+        let total = self.clock.now();
+        let store = self.batch.store;
+        store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
+        let flushed = store.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT)).await {
+            tracing::warn!(target: "delegate::run", %error, "the last lines may be missing");
+        }
+        self.batch.delivery.complete();
+        self.batch.control.end();
+        Report::new(ReportParts {
+            run_id: self.batch.run,
+            warnings: std::iter::from_fn(|| store.take_warning()).collect(),
+            store,
+            statuses: self.statuses,
+            left_running: self.left_running,
+            unverified: self.unverified,
+            durable: self.durable,
+            total,
+        })
+    }
+}
+
+impl Active {
+    fn command(&self, command: Command) {
+        let Some(commands) = &self.commands else { return };
+        if let Err(error) = commands.try_send(command) {
+            tracing::debug!(target: "delegate::run", %error, "a child that is over is told nothing");
+        }
+    }
+}
+
+fn task_count(plan: &Plan) -> u32 {
+    u32::try_from(plan.tasks.len()).unwrap_or(u32::MAX)
+}
+
+/// One entry for all tasks when none has a limit of its own, else one per task.
+fn limits(plan: &Plan) -> Vec<Limits> {
+    let settings = &plan.settings;
+    let of = |run| Limits {
+        start: settings.start_timeout,
+        run,
+        interrupt_grace: settings.interrupt_grace,
+        terminate_grace: settings.terminate_grace,
+    };
+    if plan.tasks.iter().all(|task| task.timeout_limit().is_none()) {
+        return vec![of(settings.child_timeout)];
+    }
+    (0..plan.tasks.len()).map(|index| of(plan.limit(index))).collect()
+}
+
+/// `Begin` in one frame, or in parts when it is over the cap.
+fn begin_frames(spec: TaskSpec) -> Result<Vec<u8>, FrameError> {
+    let encoder = Encoder::<ParentEnd>::default();
+    let mut frames = Vec::new();
+    let begin = ParentMessage::Begin(Box::new(spec));
+    match (encoder.frame(&begin, &mut frames), begin) {
+        (Err(FrameError::Oversized { .. }), ParentMessage::Begin(spec)) => {
+            for part in to_bytes(&*spec)?.chunks(PART) {
+                let part = ParentMessage::SpecPart(Bytes(part.to_vec()));
+                encoder.frame(&part, &mut frames)?;
+            }
+            encoder.frame(&ParentMessage::BeginFromParts, &mut frames)?;
+            Ok(frames)
+        }
+        (written, _) => written.map(|()| frames),
+    }
+}
+
+/// The loop outlives its children; what comes after its end has nobody left to care.
+fn send(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) {
+    if sender.send(fact).is_err() {
+        tracing::debug!(target: "delegate::run", "a fact came after the end");
+    }
+}
+
+async fn sleep_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,351 @@
+//! Everything that crosses one child's line and pipes, until nothing more can be read.
+//!
+//! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
+//! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, and the end.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use delegate_protocol::frame::Decoder;
+use delegate_protocol::message::Verdict;
+use delegate_protocol::{
+    ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, ParentEnd, SubagentId, version,
+};
+use tokio::sync::mpsc;
+
+use super::batch::Clock;
+use super::delivery::Delivery;
+use super::journal::Journal;
+use super::line::{self, LineReader, LineWriter, Over};
+use crate::collect::{Answer, Said};
+use crate::store::{Log, spill};
+
+/// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
+const STDERR_RING: usize = 64 * 1024;
+
+/// Bytes of streamed text that are kept for a child that never finishes.
+const LAST_TEXT: usize = 64 * 1024;
+
+/// Frames that wait to be written. The parent says at most two things to a child; a large spec is
+/// sent as fast as the child takes it.
+pub(super) const COMMANDS: usize = 4;
+
+/// A fact for the loop. At most one of each kind per child, so the channel needs no bound.
+#[derive(Debug)]
+pub(super) enum Told {
+    Hello,
+    Violation(String),
+    Finish(Verdict),
+    Over(Box<Said>),
+}
+
+/// Something to say to a child.
+pub(super) struct Command {
+    /// Written down before it is said, so that nothing of the child's can stand before it.
+    pub(super) event: Option<Event>,
+    /// Encoded frames.
+    pub(super) frames: Vec<u8>,
+}
+
+/// What one child's I/O needs.
+pub(super) struct ChildIo {
+    pub(super) child: SubagentId,
+    pub(super) goal: String,
+    pub(super) reader: LineReader,
+    pub(super) writer: LineWriter,
+    /// Standard output and error of a process.
+    pub(super) output: Option<(OwnedFd, OwnedFd)>,
+    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) over: Over,
+    /// Whether the child was given its task: before that it has nothing to say.
+    pub(super) begun: Arc<AtomicBool>,
+    pub(super) delivery: Arc<Delivery>,
+    pub(super) journal: Journal,
+    pub(super) answer: spill::Answer,
+    pub(super) clock: Clock,
+}
+
+impl ChildIo {
+    /// Runs to the end and tells what there was.
+    pub(super) async fn run(self, tell: impl Fn(Told)) {
+        let requested = Event::SpawnRequested { child: self.child, goal: self.goal };
+        self.journal.event(&requested, self.clock.now()).await;
+        let mut reader = self.reader;
+        let mut line_over = self.over.clone();
+        let mut intake = Intake {
+            child: self.child,
+            begun: self.begun,
+            delivery: self.delivery,
+            journal: self.journal.clone(),
+            clock: self.clock,
+            said: Said::default(),
+            answer: Some(self.answer),
+            greeted: false,
+            broken: false,
+        };
+        let read = async {
+            let line = intake.read(&mut reader, &mut line_over, &tell);
+            let pipes = read_pipes(self.output, &self.journal, self.over);
+            tokio::join!(line, pipes).1
+        };
+        let write = write_all(self.writer, self.commands, &self.journal, self.clock);
+        let stderr = tokio::select! {
+            stderr = read => stderr,
+            never = write => match never {},
+        };
+        intake.said.stderr = stderr.into_bytes();
+        tell(Told::Over(Box::new(intake.said)));
+    }
+}
+
+/// Keeps what a process prints, until nothing more can be read. Gives the end of its stderr.
+async fn read_pipes(output: Option<(OwnedFd, OwnedFd)>, journal: &Journal, over: Over) -> Ring {
+    let mut ring = Ring::new(STDERR_RING);
+    let Some((stdout, stderr)) = output else { return ring };
+    let out = line::drain(stdout, over.clone(), |bytes| journal.output(Log::Stdout, bytes));
+    let err = line::drain(stderr, over, |bytes| {
+        ring.push(bytes);
+        journal.output(Log::Stderr, bytes);
+    });
+    tokio::join!(out, err);
+    ring
+}
+
+/// Says what the loop has to say. Never ends by itself: the readers decide when it is over.
+async fn write_all(
+    mut writer: LineWriter,
+    mut commands: mpsc::Receiver<Command>,
+    journal: &Journal,
+    clock: Clock,
+) -> Infallible {
+    while let Some(Command { event, frames }) = commands.recv().await {
+        if let Some(event) = event {
+            journal.event(&event, clock.now()).await;
+        }
+        writer.write(frames).await;
+    }
+    std::future::pending().await
+}
+
+struct Intake {
+    child: SubagentId,
+    begun: Arc<AtomicBool>,
+    delivery: Arc<Delivery>,
+    journal: Journal,
+    clock: Clock,
+    said: Said,
+    /// `None` once it was finished.
+    answer: Option<spill::Answer>,
+    greeted: bool,
+    /// It broke the protocol: the rest is read and dropped.
+    broken: bool,
+}
+
+impl Intake {
+    async fn read(&mut self, reader: &mut LineReader, over: &mut Over, tell: &impl Fn(Told)) {
+        let mut decoder = Decoder::<ParentEnd>::default();
+        loop {
+            match reader.read(over, |bytes| decoder.push(bytes)).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    self.said.cut.get_or_insert_with(|| format!("the line failed: {error}"));
+                    break;
+                }
+            }
+            while let Some(next) = decoder.next_message() {
+                match next {
+                    Ok(message) => self.message(message, tell).await,
+                    Err(error) => self.frame_error(&error, tell),
+                }
+            }
+        }
+        if let Err(error) = decoder.finish() {
+            self.said.cut.get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    fn frame_error(&mut self, error: &FrameError, tell: &impl Fn(Told)) {
+        if let FrameError::Oversized { len } = error {
+            let (count, largest) = self.said.oversized.unwrap_or_default();
+            self.said.oversized = Some((count + 1, largest.max(*len)));
+        } else {
+            self.violation(error.to_string(), tell);
+        }
+    }
+
+    fn violation(&mut self, detail: String, tell: &impl Fn(Told)) {
+        if !self.broken {
+            self.broken = true;
+            tell(Told::Violation(detail));
+        }
+    }
+
+    async fn message(&mut self, message: ChildMessage, tell: &impl Fn(Told)) {
+        if self.broken {
+            return;
+        }
+        if self.said.finish.is_some() {
+            self.said.late += 1;
+            return;
+        }
+        match message {
+            ChildMessage::Hello(hello) => self.hello(&hello, tell),
+            _ if !self.greeted => {
+                self.violation("its first frame is not Hello".to_owned(), tell);
+            }
+            ChildMessage::Event(_) if !self.begun.load(Ordering::Acquire) => {
+                self.violation("it sent an event before it had its task".to_owned(), tell);
+            }
+            ChildMessage::Event(event) => self.event(event).await,
+            ChildMessage::Beat(beat) => self.said.api_calls = beat.api_calls,
+            ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
+            ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
+        }
+    }
+
+    fn hello(&mut self, hello: &Hello, tell: &impl Fn(Told)) {
+        if self.greeted {
+            return self.violation("it said Hello twice".to_owned(), tell);
+        }
+        self.greeted = true;
+        match version::check(hello) {
+            Ok(()) => tell(Told::Hello),
+            Err(mismatch) => self.violation(mismatch.to_string(), tell),
+        }
+    }
+
+    async fn event(&mut self, event: ChildEvent) {
+        let now = self.clock.now();
+        self.said.last_content_at = Some(now);
+        if let ChildEvent::Text { text } = &event {
+            keep_tail(&mut self.said.last_text, text, LAST_TEXT);
+        }
+        let event = event.of(self.child);
+        self.journal.event(&event, now).await;
+        self.delivery.send(event).await;
+    }
+
+    /// Takes a part of the answer. Only one that goes to disk leaves this thread, and nothing more is
+    /// read from this child meanwhile.
+    async fn part(&mut self, bytes: Vec<u8>) {
+        let Some(mut answer) = self.answer.take() else { return };
+        let pushed;
+        (answer, pushed) = if answer.needs_disk(bytes.len()) {
+            let work = move || {
+                let pushed = answer.push(&bytes);
+                (answer, pushed)
+            };
+            match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) => return self.answer_fault(&error),
+            }
+        } else {
+            let pushed = answer.push(&bytes);
+            (answer, pushed)
+        };
+        match pushed {
+            Ok(()) => self.answer = Some(answer),
+            Err(too_large) => self.answer_fault(&too_large),
+        }
+    }
+
+    fn answer_fault(&mut self, fault: &dyn std::fmt::Display) {
+        self.said.answer.fault.get_or_insert_with(|| fault.to_string());
+    }
+
+    async fn finish(&mut self, mut finish: Finish, tell: &impl Fn(Told)) {
+        if let Some(text) = finish.answer.take() {
+            self.part(text.into_bytes()).await;
+        }
+        if let Some(answer) = self.answer.take() {
+            // A spilled answer has its last bytes to write.
+            let finished = if answer.needs_disk(0) {
+                tokio::task::spawn_blocking(move || answer.finish()).await
+            } else {
+                Ok(answer.finish())
+            };
+            match finished {
+                Ok(text) => self.take_answer(text),
+                Err(error) => self.answer_fault(&error),
+            }
+        }
+        let verdict = finish.verdict;
+        self.said.finish = Some(finish);
+        tell(Told::Finish(verdict));
+    }
+
+    fn take_answer(&mut self, text: spill::AnswerText) {
+        let spill::AnswerText { summary, lossy, bytes, rest } = text;
+        self.said.answer.text = summary;
+        self.said.answer.bytes = bytes;
+        self.said.answer.lossy = lossy;
+        match rest {
+            spill::Rest::None => {}
+            spill::Rest::File { path, sha256 } => self.said.answer.file = Some((path, sha256)),
+            spill::Rest::NotKept { reason } => self.said.answer.not_kept = Some(reason),
+        }
+    }
+}
+
+/// Appends and keeps the last `most` bytes, cut between characters.
+fn keep_tail(kept: &mut String, text: &str, most: usize) {
+    kept.push_str(text);
+    // Cutting at twice the size keeps this linear.
+    if kept.len() > 2 * most {
+        let mut cut = kept.len() - most;
+        while !kept.is_char_boundary(cut) {
+            cut += 1;
+        }
+        kept.drain(..cut);
+    }
+}
+
+/// The last bytes of a stream.
+struct Ring {
+    bytes: VecDeque<u8>,
+    most: usize,
+}
+
+impl Ring {
+    const fn new(most: usize) -> Self {
+        Self { bytes: VecDeque::new(), most }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let new = &bytes[bytes.len().saturating_sub(self.most)..];
+        let old = self.bytes.len().saturating_sub(self.most - new.len());
+        self.bytes.drain(..old);
+        self.bytes.extend(new);
+    }
+
+    fn into_bytes(self) -> Vec<u8> {
+        self.bytes.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_keeps_the_end() {
+        let mut ring = Ring::new(4);
+        for piece in ["a", "bc", "", "defghi", "j"] {
+            ring.push(piece.as_bytes());
+        }
+        assert_eq!(ring.into_bytes(), b"ghij");
+    }
+
+    #[test]
+    fn the_tail_of_a_text_is_cut_between_characters() {
+        let mut kept = String::new();
+        for _ in 0..100 {
+            keep_tail(&mut kept, "é", 5);
+        }
+        assert!(kept.len() <= 10 && kept.chars().all(|letter| letter == 'é'), "{kept}");
+    }
+}

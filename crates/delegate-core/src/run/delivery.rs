@@ -1,0 +1,331 @@
+//! The queue of events between one batch and its consumer.
+//!
+//! Two classes. Lifecycle events are never lost: a child's reader waits for room ([`Delivery::send`]),
+//! so a consumer that stops reading slows its own batch and no other. Progress never waits: without
+//! room it is merged per child, with a count. `finish()` ends the delivery and everything flows.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use delegate_protocol::{Class, Event, SubagentId};
+use tokio::sync::Notify;
+
+/// Events that wait for a consumer. A consumer that reads at all empties it between two turns of
+/// its loop; with events of some 200 bytes it holds well under a MiB.
+pub const ROOM: usize = 1024;
+
+/// Text that waits for a slow consumer, per child. Beyond it the oldest is left out (it stands in
+/// events.jsonl) and counted.
+pub const MERGED_TEXT: usize = 64 * 1024;
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Event>,
+    /// What did not fit, merged, per child.
+    merged: BTreeMap<SubagentId, Merged>,
+    /// The consumer wants no more.
+    closed: bool,
+    /// The last event was sent.
+    complete: bool,
+}
+
+#[derive(Debug, Default)]
+struct Merged {
+    text: String,
+    left_out: u64,
+    thinking: Option<String>,
+    progress: Option<String>,
+    count: u64,
+}
+
+/// The queue; one handle sends, one receives.
+#[derive(Debug, Default)]
+pub struct Delivery {
+    state: Mutex<State>,
+    readable: Notify,
+    room: Notify,
+    /// Told when the consumer made room, for the loop that holds launches back.
+    pub eased: Arc<Notify>,
+}
+
+impl Delivery {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the consumer keeps up (or wants no more).
+    pub fn has_room(&self) -> bool {
+        let state = self.state();
+        state.closed || state.queue.len() < ROOM
+    }
+
+    /// Sends an event of a child. Lifecycle events wait for room; progress is merged without it.
+    pub async fn send(&self, event: Event) {
+        if event.class() == Class::Progress {
+            return self.offer(event);
+        }
+        loop {
+            let room = self.room.notified();
+            {
+                let mut state = self.state();
+                if state.closed {
+                    return;
+                }
+                if state.queue.len() < ROOM {
+                    state.release(event.child());
+                    state.queue.push_back(event);
+                    break;
+                }
+            }
+            room.await;
+        }
+        self.readable.notify_one();
+    }
+
+    /// Sends an event of our own (start, complete): at most two per child, so it never waits.
+    pub fn push(&self, event: Event) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        state.release(event.child());
+        state.queue.push_back(event);
+        drop(state);
+        self.readable.notify_one();
+    }
+
+    fn offer(&self, event: Event) {
+        let mut state = self.state();
+        if state.closed {
+            return;
+        }
+        let child = event.child();
+        if state.queue.len() < ROOM {
+            state.release(child);
+            state.queue.push_back(event);
+        } else {
+            state.merged.entry(child).or_default().take(event);
+        }
+        drop(state);
+        self.readable.notify_one();
+    }
+
+    /// Nothing more will be sent.
+    pub fn complete(&self) {
+        self.state().complete = true;
+        self.readable.notify_one();
+    }
+
+    /// The consumer wants no more: whoever waits for room goes on.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.queue.clear();
+        state.merged.clear();
+        drop(state);
+        self.room.notify_waiters();
+        self.eased.notify_one();
+        self.readable.notify_one();
+    }
+
+    /// The next event; `None` after the last.
+    pub async fn next(&self) -> Option<Event> {
+        loop {
+            let readable = self.readable.notified();
+            match self.try_next() {
+                Ok(event) => return event,
+                Err(Empty) => readable.await,
+            }
+        }
+    }
+
+    fn try_next(&self) -> Result<Option<Event>, Empty> {
+        let mut state = self.state();
+        let was_full = state.queue.len() >= ROOM;
+        if state.queue.is_empty() {
+            state.release_all();
+        }
+        let event = state.queue.pop_front();
+        let over = state.closed || state.complete;
+        drop(state);
+        if was_full {
+            self.room.notify_waiters();
+            self.eased.notify_one();
+        }
+        match event {
+            Some(event) => Ok(Some(event)),
+            None if over => Ok(None),
+            None => Err(Empty),
+        }
+    }
+}
+
+/// No event yet.
+struct Empty;
+
+impl State {
+    /// What was merged for a child goes before its next event.
+    fn release(&mut self, child: SubagentId) {
+        if let Some(merged) = self.merged.remove(&child) {
+            self.queue.extend(merged.into_events(child));
+        }
+    }
+
+    fn release_all(&mut self) {
+        while let Some((child, merged)) = self.merged.pop_first() {
+            self.queue.extend(merged.into_events(child));
+        }
+    }
+}
+
+impl Merged {
+    fn take(&mut self, event: Event) {
+        self.count += 1;
+        match event {
+            Event::Text { child: _, text } => {
+                self.text.push_str(&text);
+                if self.text.len() > MERGED_TEXT {
+                    let mut cut = self.text.len() - MERGED_TEXT;
+                    while !self.text.is_char_boundary(cut) {
+                        cut += 1;
+                    }
+                    self.text.drain(..cut);
+                    self.left_out += cut as u64;
+                }
+            }
+            Event::Thinking { child: _, text } => self.thinking = Some(text),
+            Event::Progress { child: _, summary, merged } => {
+                self.progress = Some(summary);
+                self.count += merged;
+            }
+            Event::SpawnRequested { .. }
+            | Event::Start { .. }
+            | Event::Tool { .. }
+            | Event::Complete { .. } => {}
+        }
+    }
+
+    fn into_events(self, child: SubagentId) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.left_out > 0 {
+            let summary =
+                format!("{} bytes of text were not shown to a slow reader", self.left_out);
+            events.push(Event::Progress { child, summary, merged: 0 });
+        }
+        if !self.text.is_empty() {
+            events.push(Event::Text { child, text: self.text });
+        }
+        if let Some(text) = self.thinking {
+            events.push(Event::Thinking { child, text });
+        }
+        if let Some(summary) = self.progress {
+            let merged = self.count.saturating_sub(1);
+            events.push(Event::Progress { child, summary, merged });
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    const CHILD: SubagentId = SubagentId::new(0, 1);
+
+    fn poll<F: Future>(future: F) -> Poll<F::Output> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn tool(number: usize) -> Event {
+        let name = number.to_string();
+        Event::Tool { child: CHILD, name, preview: None, args: delegate_protocol::Value::Null }
+    }
+
+    fn text(text: &str) -> Event {
+        Event::Text { child: CHILD, text: text.to_owned() }
+    }
+
+    fn drain(delivery: &Delivery) -> Vec<Event> {
+        let mut events = Vec::new();
+        while let Poll::Ready(Some(event)) = poll(delivery.next()) {
+            events.push(event);
+        }
+        events
+    }
+
+    #[test]
+    fn lifecycle_waits_for_room_and_nothing_is_lost() {
+        let delivery = Delivery::default();
+        for number in 0..ROOM {
+            assert!(poll(delivery.send(tool(number))).is_ready());
+        }
+        assert!(!delivery.has_room());
+        let mut waiting = Box::pin(delivery.send(tool(ROOM)));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        assert_eq!(poll(delivery.next()), Poll::Ready(Some(tool(0))));
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+        drop(waiting);
+        assert_eq!(drain(&delivery).len(), ROOM);
+    }
+
+    #[test]
+    fn progress_never_waits_and_is_merged_in_its_place() {
+        let delivery = Delivery::default();
+        for number in 0..ROOM {
+            assert!(poll(delivery.send(tool(number))).is_ready());
+        }
+        for _ in 0..100_000 {
+            assert!(poll(delivery.send(text("0123456789"))).is_ready());
+        }
+        delivery.push(tool(ROOM));
+        let events = drain(&delivery);
+        let [left_out, kept, last] = &events[ROOM..] else { panic!("{}", events.len()) };
+        assert!(
+            matches!(left_out, Event::Progress { summary, .. } if summary.contains("934464 bytes")),
+            "{left_out:?}"
+        );
+        assert!(matches!(kept, Event::Text { text, .. } if text.len() == MERGED_TEXT));
+        assert_eq!(last, &tool(ROOM));
+    }
+
+    #[test]
+    fn merged_progress_says_how_much_it_stands_for() {
+        let delivery = Delivery::default();
+        for number in 0..ROOM {
+            assert!(poll(delivery.send(tool(number))).is_ready());
+        }
+        for number in 0..10 {
+            let summary = number.to_string();
+            let event = Event::Progress { child: CHILD, summary, merged: 1 };
+            assert!(poll(delivery.send(event)).is_ready());
+        }
+        let last = drain(&delivery).pop();
+        let summary = "9".to_owned();
+        assert_eq!(last, Some(Event::Progress { child: CHILD, summary, merged: 19 }));
+    }
+
+    #[test]
+    fn a_closed_delivery_lets_everybody_go_on() {
+        let delivery = Delivery::default();
+        for number in 0..ROOM {
+            assert!(poll(delivery.send(tool(number))).is_ready());
+        }
+        delivery.close();
+        assert!(delivery.has_room());
+        assert!(poll(delivery.send(tool(0))).is_ready());
+        assert_eq!(poll(delivery.next()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn the_end_comes_after_the_last_event() {
+        let delivery = Delivery::default();
+        delivery.push(tool(0));
+        delivery.complete();
+        assert_eq!(poll(delivery.next()), Poll::Ready(Some(tool(0))));
+        assert_eq!(poll(delivery.next()), Poll::Ready(None));
+    }
+}

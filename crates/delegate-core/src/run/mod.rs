@@ -1,0 +1,203 @@
+//! A running batch: the handle of its caller ([`Run`], [`Control`]) and, behind it, the loop that
+//! waits and acts.
+//!
+//! | module | does |
+//! |---|---|
+//! | `batch` | the loop: facts in, effects out |
+//! | `child_io` | one child's frames and pipes |
+//! | `line` | bytes of a socket, a channel or a pipe |
+//! | `delivery` | events to the consumer, two classes |
+//! | `journal` | events and output to the store |
+//! | `control` | wishes of the caller |
+
+pub(crate) mod batch;
+mod child_io;
+pub(crate) mod control;
+pub(crate) mod delivery;
+mod journal;
+mod line;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use delegate_protocol::{Event, RunId, SubagentId};
+use tokio::sync::oneshot;
+
+use self::control::ControlState;
+use self::delivery::Delivery;
+use crate::monitor::CancelReason;
+use crate::plan::Plan;
+use crate::report::Report;
+
+/// A running batch.
+///
+/// # Caveats
+/// Dropping it ends its children: they are interrupted, and after the grace times ended. The
+/// delegator's thread and the supervisor do that, the drop itself does not wait. To get the outcomes
+/// of a batch whose events do not matter, call [`Run::finish`] at once. A consumer that neither reads
+/// events nor calls `finish` slows its own batch down, and no other.
+#[must_use = "dropping a Run ends its children"]
+pub struct Run {
+    id: RunId,
+    plan: Arc<Plan>,
+    /// Tasks whose `SpawnRequested` was handed out. Those events are made when they are asked for, so
+    /// that a long batch does not queue them.
+    requested: usize,
+    delivery: Arc<Delivery>,
+    control: Arc<ControlState>,
+    /// `None` once it was taken.
+    report: Option<oneshot::Receiver<Report>>,
+}
+
+impl Run {
+    pub(crate) const fn new(
+        id: RunId,
+        plan: Arc<Plan>,
+        delivery: Arc<Delivery>,
+        control: Arc<ControlState>,
+        report: oneshot::Receiver<Report>,
+    ) -> Self {
+        Self { id, plan, requested: 0, delivery, control, report: Some(report) }
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// Tasks in the batch.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        self.plan.tasks.len()
+    }
+
+    /// A handle for another thread, a signal handler or a UI.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control { state: Arc::clone(&self.control) }
+    }
+
+    /// The next event; `None` after the last child's `Complete`.
+    pub async fn next(&mut self) -> Option<Event> {
+        if let Some(event) = self.next_requested() {
+            return Some(event);
+        }
+        self.delivery.next().await
+    }
+
+    /// Blocking twin of [`Run::next`], for code without a runtime.
+    pub fn next_blocking(&mut self) -> Option<Event> {
+        block_on(self.next())
+    }
+
+    fn next_requested(&mut self) -> Option<Event> {
+        let task = self.plan.tasks.get(self.requested)?;
+        let child = *self.plan.ids.get(self.requested)?;
+        self.requested += 1;
+        Some(Event::SpawnRequested { child, goal: task.goal().to_owned() })
+    }
+
+    /// Ends the delivery of events and waits for every outcome.
+    ///
+    /// # Panics
+    /// When the loop of the delegator has panicked: a bug of ours.
+    pub async fn finish(mut self) -> Report {
+        self.delivery.close();
+        let report = self.report.take();
+        match report {
+            Some(report) => report.await.expect("the delegator's loop hands a report over"),
+            None => unreachable!("finish takes the run"),
+        }
+    }
+
+    /// Blocking twin of [`Run::finish`].
+    pub fn finish_blocking(self) -> Report {
+        block_on(self.finish())
+    }
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Run").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.report.is_some() {
+            self.control().interrupt();
+            self.delivery.close();
+        }
+    }
+}
+
+/// Steers a running batch, from any thread. Every call is idempotent, and after the end a no-op.
+#[derive(Debug, Clone)]
+pub struct Control {
+    state: Arc<ControlState>,
+}
+
+impl Control {
+    /// Asks every child to unwind; after the grace they are ended. Waiting tasks are not launched.
+    pub fn interrupt(&self) {
+        self.cancel_all(CancelReason::Interrupt);
+    }
+
+    /// The same for one child.
+    pub fn stop(&self, child: SubagentId) {
+        self.state.want(|wanted| {
+            wanted.stops.insert(child, CancelReason::Interrupt);
+        });
+    }
+
+    /// Ends every child at once.
+    pub fn kill(&self) {
+        self.cancel_all(CancelReason::Kill);
+    }
+
+    fn cancel_all(&self, reason: CancelReason) {
+        self.state.want(|wanted| {
+            wanted.all = Some(CancelReason::strongest(wanted.all, reason));
+        });
+    }
+
+    /// Stops (SIGSTOP) the workers and pauses their clocks; nothing is launched meanwhile.
+    pub fn suspend(&self) {
+        self.state.want(|wanted| wanted.suspended = true);
+    }
+
+    /// Continues the workers and their clocks.
+    pub fn resume(&self) {
+        self.state.want(|wanted| wanted.suspended = false);
+    }
+
+    /// Waits (blocking, at most this long) until what was asked for so far took effect; `false` when
+    /// it did not in time.
+    pub fn settle(&self, at_most: Duration) -> bool {
+        self.state.settle(at_most)
+    }
+}
+
+/// Runs a future to its end on this thread. The futures here need no runtime of the caller.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
