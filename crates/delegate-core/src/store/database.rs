@@ -3,7 +3,7 @@
 //! A file that cannot be used (not a database, damaged, of a newer schema) is moved aside and a
 //! fresh one begun: history is worth less than the batch that wants to run now.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -91,12 +91,13 @@ impl Database {
     /// Opens or begins the database in a directory that exists, holding `lock` meanwhile.
     ///
     /// Openers take turns: nobody parks a file that another has just begun. The kernel releases the
-    /// lock of one that dies; where a file system has no locks, it goes without.
+    /// lock of one that dies; where a file system has no locks, or its holder is stopped, it goes
+    /// without.
     pub(super) fn open(state_dir: &Path, lock: &File) -> Opened {
         let path = state_dir.join(FILE_NAME);
-        let locked = lock.lock();
+        let locked = take_turn(lock);
         let opened = Self::open_locked(&path);
-        if locked.is_ok() {
+        if locked {
             // Closing it unlocks it too.
             let _unlocked = lock.unlock();
         }
@@ -191,6 +192,19 @@ impl Database {
     pub(super) fn limit_pages(&self, pages: u32) {
         self.connection.pragma_update(None, "max_page_count", pages).unwrap();
     }
+}
+
+/// Waits for the lock, [`BUSY`] at most. The kernel tells nobody when it is free, so it is asked.
+fn take_turn(lock: &File) -> bool {
+    const PAUSE: Duration = Duration::from_millis(5);
+    for _ in 0..BUSY.as_millis() / PAUSE.as_millis() {
+        match lock.try_lock() {
+            Ok(()) => return true,
+            Err(TryLockError::WouldBlock) => std::thread::park_timeout(PAUSE),
+            Err(TryLockError::Error(_)) => return false,
+        }
+    }
+    false
 }
 
 impl Opened {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use delegate_protocol::RunId;
@@ -16,8 +16,8 @@ use super::Log;
 use super::inbox::{FileKey, Piece};
 use super::place;
 
-/// Files open at once: six children's worth of three files for each of the ten that run by default,
-/// and far below the usual limit of 1,024 descriptors.
+/// Files open at once: twice the three files of each of the ten children that run by default, and
+/// far below the usual limit of 1,024 descriptors.
 pub(super) const OPEN_FILES: usize = 64;
 /// Bytes kept of one file. Lifecycle events are kept beyond it.
 pub(super) const FILE_BYTES: u64 = 64 << 20;
@@ -52,7 +52,8 @@ impl Files {
     pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
         let written = self.try_write(piece);
         if written.is_err() {
-            *self.not_kept.entry(piece.file).or_default() += piece.bytes.len() as u64;
+            let lost = piece.bytes.len() as u64 + piece.dropped_before;
+            *self.not_kept.entry(piece.file).or_default() += lost;
         }
         written
     }
@@ -106,9 +107,9 @@ impl Files {
                 }
             }
             let path = folder.join(log.file_name());
-            let file = place::private_file(&path, OpenOptions::new().append(true))?;
+            let mut file = place::private_file(&path, OpenOptions::new().read(true).append(true))?;
             let length = file.metadata()?.len();
-            let line_start = length == 0 || log == Log::Events;
+            let line_start = length == 0 || last_byte(&mut file)? == b'\n';
             self.open.insert(key, Open { file, length, line_start, last_used: 0 });
         }
         let mut open = self.open.get_mut(&key);
@@ -117,6 +118,13 @@ impl Files {
         }
         Ok(open)
     }
+}
+
+fn last_byte(file: &mut File) -> io::Result<u8> {
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last[0])
 }
 
 /// How much of a piece is kept when there is this much room. A line of events is kept whole or not.

@@ -16,10 +16,8 @@ pub(super) enum Trouble {
     Place,
     /// An old file was moved aside.
     Moved,
-    /// Outcomes stay in memory.
+    /// Outcomes, or runs with them, stay in memory.
     Outcomes,
-    /// Runs are missing from lists.
-    Runs,
     /// Bytes of logs are missing.
     Logs,
 }

@@ -21,6 +21,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Receiver;
@@ -183,6 +184,8 @@ struct Inner {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
     reader: Reader,
+    /// Its thread; `None` when there is none.
+    recorder: Option<ThreadId>,
     /// Disconnected when the recorder is done.
     done: Receiver<()>,
 }
@@ -197,7 +200,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.inbox.close();
         // The last handle may be dropped by a `stored` callback, on the very thread to wait for.
-        if std::thread::current().name() != Some(RECORDER) {
+        if self.recorder != Some(std::thread::current().id()) {
             let _ = self.done.recv_timeout(CLOSING);
         }
     }
@@ -235,14 +238,16 @@ impl Store {
         let recorder =
             Recorder::new(inbox.clone(), shared.clone(), (database, refusal), files, done);
         let thread = std::thread::Builder::new().name(RECORDER.into());
-        if let Err(error) = thread.spawn(move || recorder.run()) {
+        let spawned = thread.spawn(move || recorder.run());
+        if let Err(error) = &spawned {
             // The recorder was dropped with its closure: the inbox is closed, memory takes all.
             shared.warn(Trouble::Outcomes, || {
                 format!("outcomes are kept in memory only: no thread for the store: {error}")
             });
         }
         let (state_dir, reader) = (state_dir.to_owned(), Reader::new(state_dir));
-        let inner = Inner { state_dir, keeps_files, inbox, shared, reader, done: all_done };
+        let (recorder, done) = (spawned.ok().map(|thread| thread.thread().id()), all_done);
+        let inner = Inner { state_dir, keeps_files, inbox, shared, reader, recorder, done };
         Self { inner: Arc::new(inner) }
     }
 

@@ -1,4 +1,4 @@
-//! Reading: a connection of its own that makes no file, so that lists work while another process
+//! Reading: a connection of its own that makes no database, so that lists work while another process
 //! writes, and in a directory where nothing may be written.
 
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use delegate_protocol::id::{MIN_PREFIX, RUN_ID_LEN};
 use delegate_protocol::{Outcome, RunId};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
 use super::database::{self, BUSY, FILE_NAME, RunRow, SCHEMA_VERSION};
 use super::owner::Owner;
@@ -153,20 +153,22 @@ impl Reader {
     }
 }
 
-/// Opens for reading. Where even the files beside the database may not be made (a read-only file
-/// system), it is read as one that nobody changes.
+/// Opens for questions only, and never makes a database. The file is opened for writing all the
+/// same where it may be: a read-only connection that closes last would leave `-wal` and `-shm` behind,
+/// this one removes them. Where they cannot even be made (a read-only file system), the database is
+/// read as one that nobody changes.
 fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let usual = Connection::open_with_flags(path, flags)?;
+    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let usual = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     usual.busy_timeout(BUSY)?;
+    usual.pragma_update(None, "query_only", true)?;
     let probe = usual.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
     let Err(error) = probe else { return Ok(usual) };
-    let unchanging = Connection::open_with_flags(
-        format!("file:{}?immutable=1", escape(path)),
-        flags | OpenFlags::SQLITE_OPEN_URI,
-    );
     match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::CannotOpen | rusqlite::ErrorCode::ReadOnly) => unchanging,
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => Connection::open_with_flags(
+            format!("file:{}?immutable=1", escape(path)),
+            flags | OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI,
+        ),
         _ => Err(error),
     }
 }

@@ -124,20 +124,10 @@ impl Recorder {
     }
 
     fn keep_all(&self, rows: Vec<RunRow>, arrived: Vec<Arrived>, reason: &str) {
-        for row in rows {
-            self.shared.keep_run(row);
-            if self.database.is_some() {
-                let text = || {
-                    format!(
-                        "runs that begin or end now may be missing or `unknown` in lists: {reason}"
-                    )
-                };
-                self.shared.warn(Trouble::Runs, text);
-            }
-        }
+        let text = || format!("outcomes from now on are kept in memory only: {reason}");
+        self.shared.warn(Trouble::Outcomes, text);
+        rows.into_iter().for_each(|row| self.shared.keep_run(row));
         for one in arrived {
-            let text = || format!("outcomes from now on are kept in memory only: {reason}");
-            self.shared.warn(Trouble::Outcomes, text);
             self.shared.keep(one.run, *one.outcome);
             (one.stored)(false);
         }

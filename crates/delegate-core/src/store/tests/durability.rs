@@ -61,6 +61,26 @@ fn eight_threads_lose_no_outcome() {
 }
 
 #[test]
+fn a_hundred_thousand_outcomes_take_few_transactions() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path());
+    let release = stall(&store);
+    let (stored, count) = counter();
+    for index in 0..100_000 {
+        let stored = stored.clone();
+        store.put_outcome(run(1), outcome(index, "short"), move |on_disk| {
+            stored.fetch_add(usize::from(on_disk), Ordering::SeqCst);
+        });
+    }
+    drop(release);
+    store.flush(LONG);
+    assert_eq!(count(), 100_000);
+    store.begin_run(new_run(run(1)));
+    store.flush(LONG);
+    assert_eq!(store.runs(1).unwrap()[0].counts, [("completed".to_owned(), 100_000)]);
+}
+
+#[test]
 fn a_second_outcome_of_a_child_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path());
@@ -77,6 +97,8 @@ fn dropping_the_last_handle_writes_what_is_queued() {
     drop(store);
     let reader = Store::open_existing(dir.path());
     assert!((0..500).all(|index| reader.outcome(run(1), index).is_ok()));
+    // Neither a writer nor a reader leaves its files behind.
+    drop(reader);
     assert_eq!(files_in(dir.path()), ["runs", "runs.sqlite", "runs.sqlite.lock"]);
 }
 
@@ -238,6 +260,14 @@ fn one_outcome_that_does_not_fit_takes_no_other_with_it() {
         let (index, stored) = heard.recv_timeout(LONG).unwrap();
         assert_eq!(stored, index != 4, "{index}");
     }
+}
+
+#[test]
+fn an_opener_that_is_stopped_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = fs::File::create(dir.path().join(database::LOCK_NAME)).unwrap();
+    lock.lock().unwrap();
+    assert!(put(&Store::open(dir.path()), run(1), outcome(0, "")));
 }
 
 /// A real full disk and a real read-only one, where this test may mount.

@@ -181,6 +181,18 @@ fn a_file_has_a_cap_and_says_at_the_end_what_is_over_it() {
 }
 
 #[test]
+fn a_line_begins_a_line_after_half_of_one_was_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let half = Store::open(dir.path());
+    half.append_event(run(1), 0, Class::Lifecycle, b"{\"half".to_vec()).unwrap();
+    drop(half);
+    let store = Store::open(dir.path());
+    store.append_event(run(1), 0, Class::Lifecycle, b"{}\n".to_vec()).unwrap();
+    store.flush(LONG);
+    assert_eq!(text(&store, run(1), 0, Log::Events), "{\"half\n{}\n");
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_one_warning() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path());
