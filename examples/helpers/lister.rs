@@ -11,9 +11,13 @@
 //! arg 1 …                   each argument
 //! stdin …                   length of standard input in bytes
 //! ```
+//!
+//! Rust's own runtime ignores SIGPIPE and catches SEGV and BUS before `main`; every other bit was
+//! inherited.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::path::PathBuf;
 
 use rustix::process::{getpgid, getpid, getppid, getsid};
 
@@ -30,7 +34,7 @@ fn main() -> io::Result<()> {
     writeln!(out, "sid {}", getsid(None)?.as_raw_nonzero())?;
     for line in fs::read_to_string("/proc/self/status")?.lines() {
         if let Some((name, value)) =
-            line.split_once(':').filter(|(name, _)| name.starts_with("Sig"))
+            line.split_once(':').filter(|(name, _)| ["SigBlk", "SigIgn", "SigCgt"].contains(name))
         {
             writeln!(out, "{name} {}", value.trim())?;
         }
@@ -38,18 +42,20 @@ fn main() -> io::Result<()> {
     for (index, arg) in std::env::args_os().enumerate() {
         writeln!(out, "arg {index} {}", arg.to_string_lossy())?;
     }
-    let bytes = io::copy(&mut io::stdin().lock().take(u64::MAX), &mut io::sink())?;
+    let bytes = io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     writeln!(out, "stdin {bytes}")
 }
 
 /// Open descriptors, the one that reads the list apart.
 fn descriptors(out: &mut dyn Write) -> io::Result<()> {
-    let listing = fs::read_dir("/proc/self/fd")?.collect::<io::Result<Vec<_>>>()?;
-    for entry in listing {
+    let paths = fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.path()));
+    let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+    paths.sort();
+    for path in paths {
         // The list's own descriptor is closed by now and has no target.
-        if let Ok(target) = fs::read_link(entry.path()) {
-            let number = entry.file_name().to_string_lossy().into_owned();
-            writeln!(out, "fd {number} {}", target.display())?;
+        if let Ok(target) = fs::read_link(&path) {
+            let number = path.file_name().unwrap_or_default();
+            writeln!(out, "fd {} {}", number.display(), target.display())?;
         }
     }
     Ok(())
