@@ -27,16 +27,30 @@ const CRATES: [(&str, &str, &[&str]); 5] = [
 /// this list. Modules that need each other share a layer. A crate without a row (the protocol, whose
 /// types name each other) has no order inside.
 const LAYERS: [(&str, &[&[&str]]); 3] = [
-    ("crates/ownership", &[&["sys"], &["program"], &["spawn"], &["owner"]]),
+    (
+        "crates/ownership",
+        &[
+            &["exit", "program"],
+            &["spawn"],
+            &["sys", "inherit"],
+            &["protocol", "identity", "escalation"],
+            &["line", "membership", "launch", "registry"],
+            &["supervisor"],
+            &["supervisor_loop", "client"],
+            &["owner"],
+        ],
+    ),
     (
         "crates/delegate-child",
         &[
-            &["cancel"],
-            &["link"],
+            &["answer", "beat", "cancel", "guard", "link", "tail"],
+            &["account", "greeting"],
+            &["queue"],
             &["outbox"],
             &["agent", "session"],
             &["agents"],
             &["registry"],
+            &["finish"],
             &["serve"],
             &["worker"],
         ],

@@ -1,12 +1,13 @@
 //! Tidy: rules about the source of the whole workspace, checked as ordinary tests.
 //!
 //! Each rule is a function from files to violations, so its own tests plant a violation and see it
-//! found. `arrows`, `spawns`, `shape` and `reach` hold the rules and their tables; `source` reads the
+//! found. `arrows`, `spawns`, `shape`, `reach` and `recipe` hold the rules and their tables; `source` reads the
 //! workspace, `lexer` tells code from comments, literals and test items.
 
 mod arrows;
 mod lexer;
 mod reach;
+mod recipe;
 mod shape;
 mod source;
 mod spawns;
@@ -63,4 +64,9 @@ fn no_file_names_a_folder_of_one_machine() {
 #[test]
 fn no_file_is_forgotten() {
     assert_clean(reach::forgotten);
+}
+
+#[test]
+fn the_recipe_runs_what_the_readme_promises() {
+    assert_clean(recipe::recipe);
 }

@@ -50,6 +50,14 @@ impl File {
         here.is_some_and(|here| here.iter().zip(texts).all(|(token, text)| token.is(text)))
     }
 
+    /// Whether this is one of these modules (paths without `.rs`), or a file below one.
+    pub(crate) fn within(&self, modules: &[&str]) -> bool {
+        modules.iter().any(|module| {
+            let rest = self.path.strip_prefix(module);
+            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+        })
+    }
+
     /// Folder of the package that this file belongs to; empty for the root package.
     pub(crate) fn package(&self) -> &str {
         package_of(&self.path)
@@ -117,11 +125,9 @@ fn mark_declared_tests(files: &mut [File]) {
             }
         }
     }
+    let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
     for file in files {
-        file.test |= stems.iter().any(|stem| {
-            let rest = file.path.strip_prefix(stem.as_str());
-            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-        });
+        file.test |= file.within(&stems);
     }
 }
 
