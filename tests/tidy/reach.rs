@@ -1,0 +1,143 @@
+//! Every Rust file belongs to a target: nothing that looks tested is forgotten by the compiler.
+//!
+//! Follows `mod name;` from the roots of the targets, as Cargo finds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::source::{File, Violation, module_folder};
+
+/// Files that wait for something before they can become targets, with what they wait for.
+const WAITING: [(&str, &str); 2] = [
+    ("examples/agent_loop.rs", "`workers()` of the facade"),
+    ("examples/helpers/garbler.rs", "`ownership::inherit`"),
+];
+
+/// Rust files that no target holds, and rows of the table above that have become untrue.
+pub(crate) fn forgotten(files: &[File]) -> Vec<Violation> {
+    let sources: BTreeMap<&str, &File> =
+        files.iter().filter(|file| file.is_rust()).map(|file| (file.path.as_str(), file)).collect();
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<String> = roots(files).into_iter().collect();
+    while let Some(path) = open.pop() {
+        let Some(file) = sources.get(path.as_str()) else { continue };
+        if reached.insert(path) {
+            open.extend(declared(file));
+        }
+    }
+    let waits = |path: &str| WAITING.iter().any(|(waiting, _)| *waiting == path);
+    let found = sources.values().filter_map(|file| {
+        match (reached.contains(&file.path), waits(&file.path)) {
+            (true, false) | (false, true) => None,
+            (false, false) => Some(Violation::new(file, 0, "no target holds this file")),
+            (true, true) => Some(Violation::new(file, 0, "waits no longer: take its row away")),
+        }
+    });
+    found.collect()
+}
+
+/// Roots of all targets: those that Cargo finds by itself, and those that a manifest names.
+fn roots(files: &[File]) -> BTreeSet<String> {
+    let manifests = files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
+    let mut roots = BTreeSet::new();
+    for manifest in manifests {
+        let package = manifest.package();
+        let own = files.iter().filter(|file| file.package() == package);
+        roots.extend(
+            own.map(|file| &file.path)
+                .filter(|path| {
+                    let inside = path.strip_prefix(package).unwrap_or(path).trim_start_matches('/');
+                    found_by_cargo(inside, &manifest.text)
+                })
+                .cloned(),
+        );
+        roots.extend(named(&manifest.text).map(|path| match package {
+            "" => path.to_owned(),
+            package => format!("{package}/{path}"),
+        }));
+    }
+    roots
+}
+
+/// Whether Cargo takes this path inside a package as a target without being told.
+fn found_by_cargo(path: &str, manifest: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').collect();
+    let off =
+        |key: &str| manifest.lines().any(|line| line.replace(' ', "") == format!("{key}=false"));
+    match parts.as_slice() {
+        ["build.rs"]
+        | ["src", "lib.rs" | "main.rs"]
+        | ["src", "bin", _]
+        | ["src", "bin", _, "main.rs"] => true,
+        [kind, _] | [kind, _, "main.rs"] => match *kind {
+            "tests" => !off("autotests"),
+            "benches" => !off("autobenches"),
+            "examples" => !off("autoexamples"),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Paths of targets that a manifest names.
+fn named(manifest: &str) -> impl Iterator<Item = &str> {
+    manifest.lines().filter_map(|line| {
+        let value = line.strip_prefix("path")?.trim_start().strip_prefix('=')?.trim();
+        value.strip_prefix('"')?.strip_suffix('"').filter(|path| path.ends_with(".rs"))
+    })
+}
+
+/// Files that the modules declared in a file may live in.
+fn declared(file: &File) -> Vec<String> {
+    let folder = module_folder(&file.path);
+    let mut found = Vec::new();
+    for at in 0..file.tokens.len() {
+        if file.reads(at, &["mod"]) && file.near(at, 2).is_some_and(|token| token.is(";")) {
+            let name = &file.tokens[at + 1].text;
+            found.push(format!("{folder}/{name}.rs"));
+            found.push(format!("{folder}/{name}/mod.rs"));
+        }
+        if file.reads(at, &["[", "path", "="])
+            && let Some(path) = file.near(at, 3)
+        {
+            let beside = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            found.push(format!("{beside}/{}", path.text));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(files: &[(&str, &str)]) -> Vec<String> {
+        let files: Vec<File> = files.iter().map(|(path, text)| File::planted(path, text)).collect();
+        forgotten(&files).into_iter().map(|violation| violation.path).collect()
+    }
+
+    #[test]
+    fn a_file_that_no_module_declares_is_found() {
+        let files = [
+            ("Cargo.toml", "[package]"),
+            ("tests/main.rs", "mod a; mod deep;"),
+            ("tests/a.rs", ""),
+            ("tests/deep/mod.rs", "mod b;"),
+            ("tests/deep/b.rs", ""),
+            ("tests/deep/forgotten.rs", ""),
+            ("src/lib.rs", "// mod old;"),
+            ("src/old.rs", ""),
+        ];
+        assert_eq!(lost(&files), ["src/old.rs", "tests/deep/forgotten.rs"]);
+    }
+
+    #[test]
+    fn without_discovery_only_named_targets_count() {
+        let files = [
+            ("crates/x/Cargo.toml", "autotests = false\n[[test]]\npath = \"tests/main.rs\""),
+            ("crates/x/tests/main.rs", "#[path = \"odd.rs\"] mod a;"),
+            ("crates/x/tests/odd.rs", ""),
+            ("crates/x/tests/forgotten.rs", ""),
+        ];
+        assert_eq!(lost(&files), ["crates/x/tests/forgotten.rs"]);
+    }
+}
