@@ -43,7 +43,7 @@ const LAYERS: [(&str, &[&[&str]]); 3] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "link", "tail"],
+            &["answer", "beat", "cancel", "guard", "link", "owner_source", "tail"],
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
