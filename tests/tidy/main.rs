@@ -1,8 +1,8 @@
 //! Tidy: rules about the source of the whole workspace, checked as ordinary tests.
 //!
 //! Each rule is a function from files to violations, so its own tests plant a violation and see it
-//! found. `arrows`, `spawns`, `shape`, `reach` and `recipe` hold the rules and their tables; `source` reads the
-//! workspace, `lexer` tells code from comments, literals and test items.
+//! found. `arrows`, `spawns`, `shape`, `reach` and `recipe` hold the rules and their tables; `source`
+//! reads the workspace, `lexer` tells code from comments, literals and test items.
 
 mod arrows;
 mod lexer;
@@ -12,10 +12,10 @@ mod shape;
 mod source;
 mod spawns;
 
-use source::{File, Violation};
+use source::{File, Violation, WORKSPACE};
 
 fn assert_clean(rule: fn(&[File]) -> Vec<Violation>) {
-    let found = rule(&source::workspace());
+    let found = rule(&WORKSPACE);
     let lines =
         found.iter().map(|Violation { path, line, what }| format!("  {path}:{line}: {what}"));
     assert!(found.is_empty(), "\n{}\n", lines.collect::<Vec<_>>().join("\n"));

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::source::{File, Violation, module_folder};
+use crate::source::{Declared, File, Violation, declared};
 
 /// Files that wait for something before they can become targets, with what they wait for.
 const WAITING: [(&str, &str); 2] = [
@@ -21,7 +21,9 @@ pub(crate) fn forgotten(files: &[File]) -> Vec<Violation> {
     while let Some(path) = open.pop() {
         let Some(file) = sources.get(path.as_str()) else { continue };
         if reached.insert(path) {
-            open.extend(declared(file));
+            open.extend(declared(file).into_iter().flat_map(|Declared { path, test: _ }| {
+                [format!("{path}.rs"), format!("{path}/mod.rs")]
+            }));
         }
     }
     let waits = |path: &str| WAITING.iter().any(|(waiting, _)| *waiting == path);
@@ -84,26 +86,6 @@ fn named(manifest: &str) -> impl Iterator<Item = &str> {
         let value = line.strip_prefix("path")?.trim_start().strip_prefix('=')?.trim();
         value.strip_prefix('"')?.strip_suffix('"').filter(|path| path.ends_with(".rs"))
     })
-}
-
-/// Files that the modules declared in a file may live in.
-fn declared(file: &File) -> Vec<String> {
-    let folder = module_folder(&file.path);
-    let mut found = Vec::new();
-    for at in 0..file.tokens.len() {
-        if file.reads(at, &["mod"]) && file.near(at, 2).is_some_and(|token| token.is(";")) {
-            let name = &file.tokens[at + 1].text;
-            found.push(format!("{folder}/{name}.rs"));
-            found.push(format!("{folder}/{name}/mod.rs"));
-        }
-        if file.reads(at, &["[", "path", "="])
-            && let Some(path) = file.near(at, 3)
-        {
-            let beside = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            found.push(format!("{beside}/{}", path.text));
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use crate::lexer::{self, Token};
 
@@ -80,7 +81,9 @@ impl Violation {
 }
 
 /// Every text file of the workspace, generated and ignored ones apart.
-pub(crate) fn workspace() -> Vec<File> {
+pub(crate) static WORKSPACE: LazyLock<Vec<File>> = LazyLock::new(read_workspace);
+
+fn read_workspace() -> Vec<File> {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the package folder");
     let mut paths = Vec::new();
     walk(Path::new(&root), Path::new(""), &mut paths);
@@ -115,20 +118,41 @@ fn load(root: &Path, path: &Path) -> Option<File> {
 
 /// Files behind `#[cfg(test)] mod name;`, and everything below them.
 fn mark_declared_tests(files: &mut [File]) {
-    let mut stems = BTreeSet::new();
-    for file in files.iter() {
-        for (at, token) in file.tokens.iter().enumerate() {
-            if token.test && file.reads(at, &["mod"]) && file.near(at, 2).is_some_and(|t| t.is(";"))
-            {
-                let name = &file.tokens[at + 1].text;
-                stems.insert(format!("{}/{name}", module_folder(&file.path)));
-            }
+    let declared = files.iter().flat_map(declared).filter(|module| module.test);
+    let modules: BTreeSet<String> = declared.map(|module| module.path).collect();
+    let modules: Vec<&str> = modules.iter().map(String::as_str).collect();
+    for file in files {
+        file.test |= file.within(&modules);
+    }
+}
+
+/// A module that a file declares and that lives in a file of its own.
+#[derive(Debug)]
+pub(crate) struct Declared {
+    /// Without `.rs` or `/mod.rs`.
+    pub(crate) path: String,
+    /// Behind `#[cfg(test)]`.
+    pub(crate) test: bool,
+}
+
+/// Every `mod name;` of a file, where the compiler looks for it.
+pub(crate) fn declared(file: &File) -> Vec<Declared> {
+    let mut found = Vec::new();
+    let mut named: Option<&str> = None;
+    for at in 0..file.tokens.len() {
+        if file.reads(at, &["[", "path", "="]) {
+            named = file.near(at, 3).map(|token| token.text.trim_end_matches(".rs"));
+        }
+        if file.reads(at, &["mod"]) && file.near(at, 2).is_some_and(|token| token.is(";")) {
+            let beside = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            let path = match named.take() {
+                Some(name) => format!("{beside}/{}", name.trim_end_matches("/mod")),
+                None => format!("{}/{}", module_folder(&file.path), file.tokens[at + 1].text),
+            };
+            found.push(Declared { path, test: file.tokens[at].test });
         }
     }
-    let stems: Vec<&str> = stems.iter().map(String::as_str).collect();
-    for file in files {
-        file.test |= file.within(&stems);
-    }
+    found
 }
 
 /// The folder in which the modules that a file declares are looked for.
@@ -183,13 +207,17 @@ mod tests {
     #[test]
     fn declared_test_modules_are_test_code() {
         let mut files = [
-            File::planted("crates/x/src/a.rs", "#[cfg(test)] mod tests; mod live;"),
+            File::planted(
+                "crates/x/src/a.rs",
+                "#[cfg(test)] mod tests; mod live; #[cfg(test)] #[path = \"odd.rs\"] mod more;",
+            ),
             File::planted("crates/x/src/a/tests.rs", "fn a() {}"),
             File::planted("crates/x/src/a/tests/more.rs", "fn a() {}"),
             File::planted("crates/x/src/a/live.rs", "fn a() {}"),
+            File::planted("crates/x/src/odd.rs", "fn a() {}"),
         ];
         mark_declared_tests(&mut files);
-        assert_eq!(files.map(|file| file.test), [false, true, true, false]);
+        assert_eq!(files.map(|file| file.test), [false, true, true, false, true]);
     }
 
     #[test]

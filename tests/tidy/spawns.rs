@@ -74,6 +74,7 @@ fn start_at(file: &File, at: usize) -> Option<String> {
         Kind::Text => PROGRAMS.contains(&text),
         Kind::Ident if text == "Command" => is_process_command(file, at, module),
         Kind::Ident if text == "CommandExt" => true,
+        Kind::Ident if text == "process" => after("as"),
         Kind::Ident if CALLS.contains(&text) => {
             !before("fn") && (before("::") || before(".") || after("("))
         }
@@ -91,7 +92,7 @@ fn start_at(file: &File, at: usize) -> Option<String> {
 fn is_process_command(file: &File, at: usize, module: &str) -> bool {
     let open =
         (0..at).rev().take_while(|&i| !file.tokens[i].is(";")).find(|&i| file.tokens[i].is("{"));
-    let grouped = open.is_some_and(|open| file.near(open, -2).is_some_and(|t| t.is("process")));
+    let grouped = open.is_some_and(|open| open >= 2 && file.reads(open - 2, &["process", "::"]));
     let unnamed = module.is_empty() && file.reads(at + 1, &["::", "new"]);
     module == "process" || grouped || unnamed
 }
@@ -120,6 +121,7 @@ mod tests {
         for text in [
             "use std::process::Command;",
             "use std::process::{Child, Command};",
+            "use std::process as p;",
             "fn a() { std::process::Command::new(\"x\").spawn() }",
             "fn a() { tokio::process::Command::new(\"x\").status() }",
             "fn a() { Command::new(\"x\").output() }",
