@@ -1,10 +1,79 @@
 //! Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
+//!
+//! A parent hands a batch of [`Task`]s to a [`Delegator`]. Each runs in a worker: an OS process, or a
+//! thread of this process (the same code, the oracle of every parity test). What a worker says comes
+//! back as [`Event`]s and exactly one [`Outcome`] per task. Every process is started by a supervisor
+//! that is its ancestor, and dies with its owner, however that ends.
+//!
+//! ```standalone_crate
+//! use delegate_runtime::{Agent, Delegator, Event, Failure, Isolation, Session, Task};
+//! use std::{error::Error, process::ExitCode, time::Duration};
+//!
+//! #[derive(serde::Serialize, serde::Deserialize)]
+//! struct Range { from: u64, to: u64 }
+//!
+//! struct Primes;                                    // an agent of our own: one OS process per task
+//! impl Agent for Primes {
+//!     const NAME: &'static str = "primes";
+//!     type Params = Range;                          // typed at both ends; a map only on the wire
+//!     type Answer = u64;
+//!     fn run(&mut self, r: Range, s: &mut Session) -> Result<u64, Failure> {
+//!         let mut found = 0;
+//!         for n in r.from..r.to {
+//!             s.checkpoint()?;                      // one atomic load; Err(Interrupted) unwinds cleanly
+//!             if n % 1_000 == 0 { s.progress(n) }   // content, so it counts as life
+//!             found += (2..).take_while(|d| d * d <= n).all(|d| n % d != 0) as u64;
+//!         }
+//!         Ok(found)
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {                           // all that `main` needs; no thread exists before it
+//!     delegate_runtime::workers().agent(|| Primes).or_else(host)
+//! }
+//!
+//! #[tokio::main]
+//! async fn host() -> Result<(), Box<dyn Error>> {
+//!     let d = Delegator::builder().isolation(Isolation::Process).build()?;
+//!     let tasks = (0..8).map(|i| Task::of::<Primes>(format!("part {i}"), Range { from: i << 10, to: (i + 1) << 10 })
+//!         .timeout(Duration::from_secs(60)));
+//!     let mut run = d.batch(tasks).start().await?;  // Err: nothing was started, and why
+//!     let stop = run.control();                     // Clone + Send: other thread, signal handler, UI
+//!     tokio::spawn(async move { tokio::signal::ctrl_c().await.ok(); stop.interrupt() });
+//!     while let Some(event) = run.next().await {    // stop reading: only this batch slows down
+//!         if let Event::Text { child, text } = event { println!("{child}: {text}") }
+//!     }
+//!     let mut primes = 0;
+//!     for o in run.finish().await.results() { primes += o.answer::<Primes>()? }
+//!     assert_eq!(primes, 1030);                     // 0 and 1 count here, as they have no divisor
+//!     Ok(())
+//! }
+//! ```
+//!
+//! The ladder: `d.batch(tasks).run().await?` in one line, then [`Batch::start`] with events and
+//! [`Control`]. [`blocking`] has the same without a runtime.
+//!
+//! Two kinds of failure: [`StartError`] means that nothing was started, and why; a child's failure is
+//! a value in its [`Outcome`].
+
+pub mod blocking;
+mod workers;
 
 pub use delegate_child::{Agent, Failure, Interrupted, Registry, Session};
 pub use delegate_core::config;
-
-pub use delegate_core::plan::{Isolation, StartError, Task};
-pub use delegate_core::report::{Outcome, Report};
-
+pub use delegate_core::delegator::{Batch, Builder, Delegator};
+pub use delegate_core::plan::{self, Isolation, Plan, StartError, Task};
+pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
+pub use delegate_core::run::{Control, Run};
 pub use delegate_core::store;
+pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
 pub use delegate_protocol::{Event, RunId, Status, SubagentId, Value};
+pub use workers::{Workers, workers};
+
+#[doc(hidden)]
+pub mod internal {
+    //! What `test_support!` expands to. No part of the public API.
+    pub use crate::workers::run_role_in_test;
+    pub use delegate_core::launch::program::TestRoles;
+    pub use inventory::submit;
+}

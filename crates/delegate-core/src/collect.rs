@@ -12,6 +12,7 @@ use delegate_protocol::outcome::STDERR_TAIL;
 use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, Tokens};
 use ownership::{ExitStatus, Process};
 
+use crate::launch::StartFailure;
 use crate::monitor::{CancelReason, Facts};
 
 /// The answer that a model gives up with; it is no answer.
@@ -55,19 +56,6 @@ pub struct Answer {
     pub not_kept: Option<String>,
     /// Why it is no answer.
     pub fault: Option<String>,
-}
-
-/// Why a child was never there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StartFailure {
-    /// Step that failed.
-    pub phase: String,
-    /// The system's error number.
-    pub errno: Option<i32>,
-    /// Path or program.
-    pub path: Option<String>,
-    /// For people.
-    pub detail: String,
 }
 
 /// The task that an outcome is about.
@@ -300,9 +288,7 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
             path: failure.path.clone(),
         });
     }
-    if facts.launched_at.is_none() {
-        return None;
-    }
+    facts.launched_at?;
     if facts.abandoned {
         return Some(Cause::Abandoned);
     }

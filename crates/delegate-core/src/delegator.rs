@@ -7,7 +7,7 @@ use std::thread;
 use delegate_child::Registry;
 use delegate_protocol::RunId;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::launch::exec::WorkerProgram;
@@ -275,7 +275,7 @@ fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
         loop {
             tokio::select! {
                 next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn(batch.run(report))),
+                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
                     None => break,
                 },
                 Some(ended) = running.join_next() => log_panic(ended),
@@ -287,7 +287,7 @@ fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
     };
     thread::Builder::new()
         .name("delegate-loop".to_owned())
-        .spawn(move || runtime.block_on(serve))
+        .spawn(move || LocalSet::new().block_on(&runtime, serve))
         .map_err(refused)?;
     Ok(sender)
 }

@@ -78,6 +78,8 @@ pub struct Ending {
     pub left_running: Vec<LeftRunning>,
     /// Whether the kernel confirmed that every scope is empty.
     pub verified_empty: bool,
+    /// Whether every outcome is on disk.
+    pub durable: bool,
     /// What a person should know.
     pub warnings: Vec<String>,
     /// From start to end.
@@ -172,6 +174,12 @@ impl Report {
         self.ending.verified_empty
     }
 
+    /// Whether every outcome is on disk; the others live in memory until this process ends.
+    #[must_use]
+    pub const fn is_durable(&self) -> bool {
+        self.ending.durable
+    }
+
     /// Things that a person should know: outcomes that could not be stored, and such.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
@@ -202,16 +210,24 @@ struct Results<'a>(&'a Report);
 
 impl Serialize for Json<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Ending { run_id, statuses: _, left_running, verified_empty, warnings, total_duration } =
-            &self.0.ending;
+        let Ending {
+            run_id,
+            statuses: _,
+            left_running,
+            verified_empty,
+            durable,
+            warnings,
+            total_duration,
+        } = &self.0.ending;
         let status = if self.0.all_completed() { "completed" } else { "failed" };
-        let mut object = serializer.serialize_struct("Report", 8)?;
+        let mut object = serializer.serialize_struct("Report", 9)?;
         object.serialize_field("schema", SCHEMA)?;
         object.serialize_field("run_id", run_id)?;
         object.serialize_field("status", status)?;
         object.serialize_field("results", &Results(self.0))?;
         object.serialize_field("left_running", left_running)?;
         object.serialize_field("verified_empty", verified_empty)?;
+        object.serialize_field("durable", durable)?;
         object.serialize_field("warnings", warnings)?;
         object.serialize_field("total_duration_seconds", &seconds(*total_duration))?;
         object.end()
@@ -290,6 +306,7 @@ mod tests {
                 why: "waits in the kernel".into(),
             }],
             verified_empty: false,
+            durable: false,
             warnings: vec!["careful".into()],
             total_duration: Duration::from_millis(64_204),
         };

@@ -9,8 +9,7 @@ use std::os::unix::net::UnixStream;
 use delegate_child::worker::{LINE_FD, OWNER_FD};
 use ownership::{Owner, Program, Spawn, SpawnError};
 
-use super::{Handle, Launch, Launched, Line, failure};
-use crate::collect::StartFailure;
+use super::{Handle, Launch, Launched, Line, StartFailure, failure};
 
 /// A program that speaks the child's side of the protocol, and the owner that starts it.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ pub mod exec;
 pub mod program;
 pub mod thread;
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,8 +18,6 @@ use delegate_child::Registry;
 use delegate_child::link::ParentHalf;
 use delegate_protocol::Isolation;
 use ownership::{ChildEvent, Owned};
-
-use crate::collect::StartFailure;
 
 /// Takes what happens to a child. Called from threads of others; must not block.
 pub type Sink = Arc<dyn Fn(ChildEvent) + Send + Sync>;
@@ -48,6 +47,7 @@ pub struct Launch {
 }
 
 /// A worker that was started.
+#[derive(Debug)]
 pub struct Launched {
     /// Its process; `None` for a thread.
     pub pid: Option<u32>,
@@ -60,6 +60,7 @@ pub struct Launched {
 }
 
 /// The parent's end of a line.
+#[derive(Debug)]
 pub enum Line {
     /// To a process.
     Socket(UnixStream),
@@ -67,7 +68,21 @@ pub enum Line {
     Memory(ParentHalf),
 }
 
+/// Why a child was never there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartFailure {
+    /// Step that failed.
+    pub phase: String,
+    /// The system's error number.
+    pub errno: Option<i32>,
+    /// Path or program.
+    pub path: Option<String>,
+    /// For people.
+    pub detail: String,
+}
+
 /// Ends, stops and continues a worker and everything that it started.
+#[derive(Debug)]
 pub enum Handle {
     /// A process and its scope.
     Process(Owned),
@@ -130,6 +145,12 @@ impl Handle {
             Self::Process(owned) => owned.resume(),
             Self::Thread(scope) => scope.resume(),
         }
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Launch({})", self.purpose)
     }
 }
 

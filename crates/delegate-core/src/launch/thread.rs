@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use delegate_child::serve::OwnerSource;
-use delegate_child::{Host, Registry, link, serve};
+use delegate_child::{Host, OwnerSource, Registry, link, serve};
 use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
 
-use super::{Handle, Launch, Launched, Line, Sink, failure, program};
-use crate::collect::StartFailure;
+use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure, program};
 
 /// Starts one worker thread.
 pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, StartFailure> {

@@ -24,11 +24,11 @@ use super::control::ControlState;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line;
-use crate::collect::{self, Said, StartFailure, Subject};
-use crate::launch::{Handle, Launch, Launched, Launcher};
+use crate::collect::{self, Said, Subject};
+use crate::launch::{Handle, Launch, Launched, Launcher, StartFailure};
 use crate::monitor::{self, Effect, Facts, Input, Limits, Monitor, Order};
 use crate::plan::Plan;
-use crate::report::{LeftRunning, Report, ReportParts};
+use crate::report::{Ending, LeftRunning, Report};
 use crate::store::{NewRun, Store, spill};
 
 /// How long the end of a batch waits for its last log lines to be written.
@@ -263,7 +263,9 @@ impl Loop {
         }
         for (child, reason) in wanted.stops {
             let index = child.task_index();
-            if self.batch.plan.ids.get(index as usize) == Some(&child) {
+            if (index as usize) < self.batch.plan.tasks.len()
+                && self.batch.plan.subagent_id(index as usize) == child
+            {
                 self.step(monitor::Event::Cancel(index, reason));
             }
         }
@@ -286,7 +288,7 @@ impl Loop {
         self.active.insert(
             index,
             Active {
-                child: self.batch.plan.ids[index as usize],
+                child: self.batch.plan.subagent_id(index as usize),
                 begun: Arc::default(),
                 over: watch::Sender::new(false),
                 wake,
@@ -337,7 +339,7 @@ impl Loop {
                 let span =
                     tracing::info_span!(target: "delegate::run", "child", id = %active.child, pid);
                 let io = io.run(move |told| send(&sender, Incoming::Told(index, told)));
-                tokio::spawn(io.instrument(span));
+                tokio::task::spawn_local(io.instrument(span));
                 self.child_step(index, Input::Launched { pid });
             }
             Err(error) => {
@@ -401,12 +403,12 @@ impl Loop {
         let outcome = collect::outcome(subject, &facts, *said);
         self.statuses[index as usize] = outcome.status;
         let complete = collect::complete(&outcome);
-        let child = self.batch.plan.ids[index as usize];
+        let child = self.batch.plan.subagent_id(index as usize);
         let event = Event::Complete { child, end: complete.clone() };
         self.completes.insert(index, complete);
         let (journal, sender, run) = (self.journal(index), self.sender.clone(), self.batch.run);
         let now = self.clock.now();
-        tokio::spawn(async move {
+        tokio::task::spawn_local(async move {
             if launched {
                 journal.event(&event, now).await;
             }
@@ -424,7 +426,7 @@ impl Loop {
             task_index: index,
             isolation: self.batch.launcher.isolation(),
             launcher: launched.then(|| self.batch.launcher.word()),
-            limit: plan.limit(index as usize),
+            limit: plan.timeout(index as usize),
             limit_place: task.timeout_origin().map(str::to_owned),
             start_limit: plan.settings.start_timeout,
             logs,
@@ -458,7 +460,7 @@ impl Loop {
         // Its handle goes with it: nothing of the child is left to end.
         drop(self.active.remove(&index));
         if let Some(end) = self.completes.remove(&index) {
-            let child = self.batch.plan.ids[index as usize];
+            let child = self.batch.plan.subagent_id(index as usize);
             self.batch.delivery.push(Event::Complete { child, end });
         }
     }
@@ -478,16 +480,17 @@ impl Loop {
         }
         self.batch.delivery.complete();
         self.batch.control.end();
-        Report::new(ReportParts {
+        let warnings = std::iter::from_fn(|| store.take_warning());
+        let ending = Ending {
             run_id: self.batch.run,
-            warnings: std::iter::from_fn(|| store.take_warning()).collect(),
-            store,
+            warnings: self.unverified.iter().cloned().chain(warnings).collect(),
             statuses: self.statuses,
+            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
             left_running: self.left_running,
-            unverified: self.unverified,
             durable: self.durable,
-            total,
-        })
+            total_duration: total,
+        };
+        Report::new(store, ending)
     }
 }
 
@@ -513,10 +516,10 @@ fn limits(plan: &Plan) -> Vec<Limits> {
         interrupt_grace: settings.interrupt_grace,
         terminate_grace: settings.terminate_grace,
     };
-    if plan.tasks.iter().all(|task| task.timeout_limit().is_none()) {
+    if plan.tasks.iter().all(|task| task.timeout.is_none()) {
         return vec![of(settings.child_timeout)];
     }
-    (0..plan.tasks.len()).map(|index| of(plan.limit(index))).collect()
+    (0..plan.tasks.len()).map(|index| of(plan.timeout(index))).collect()
 }
 
 /// `Begin` in one frame, or in parts when it is over the cap.

@@ -20,7 +20,7 @@ use super::batch::Clock;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
-use crate::collect::{Answer, Said};
+use crate::collect::Said;
 use crate::store::{Log, spill};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.

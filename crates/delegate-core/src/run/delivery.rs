@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 /// Events that wait for a consumer. A consumer that reads at all empties it between two turns of
 /// its loop; with events of some 200 bytes it holds well under a MiB.
-pub const ROOM: usize = 1024;
+pub(crate) const ROOM: usize = 1024;
 
 /// Text that waits for a slow consumer, per child. Beyond it the oldest is left out (it stands in
 /// events.jsonl) and counted.
-pub const MERGED_TEXT: usize = 64 * 1024;
+pub(crate) const MERGED_TEXT: usize = 64 * 1024;
 
 #[derive(Debug, Default)]
 struct State {
@@ -40,12 +40,12 @@ struct Merged {
 
 /// The queue; one handle sends, one receives.
 #[derive(Debug, Default)]
-pub struct Delivery {
+pub(crate) struct Delivery {
     state: Mutex<State>,
     readable: Notify,
     room: Notify,
     /// Told when the consumer made room, for the loop that holds launches back.
-    pub eased: Arc<Notify>,
+    pub(crate) eased: Arc<Notify>,
 }
 
 impl Delivery {
@@ -54,13 +54,13 @@ impl Delivery {
     }
 
     /// Whether the consumer keeps up (or wants no more).
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         let state = self.state();
         state.closed || state.queue.len() < ROOM
     }
 
     /// Sends an event of a child. Lifecycle events wait for room; progress is merged without it.
-    pub async fn send(&self, event: Event) {
+    pub(crate) async fn send(&self, event: Event) {
         if event.class() == Class::Progress {
             return self.offer(event);
         }
@@ -83,7 +83,7 @@ impl Delivery {
     }
 
     /// Sends an event of our own (start, complete): at most two per child, so it never waits.
-    pub fn push(&self, event: Event) {
+    pub(crate) fn push(&self, event: Event) {
         let mut state = self.state();
         if state.closed {
             return;
@@ -111,13 +111,13 @@ impl Delivery {
     }
 
     /// Nothing more will be sent.
-    pub fn complete(&self) {
+    pub(crate) fn complete(&self) {
         self.state().complete = true;
         self.readable.notify_one();
     }
 
     /// The consumer wants no more: whoever waits for room goes on.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
         state.queue.clear();
@@ -129,7 +129,7 @@ impl Delivery {
     }
 
     /// The next event; `None` after the last.
-    pub async fn next(&self) -> Option<Event> {
+    pub(crate) async fn next(&self) -> Option<Event> {
         loop {
             let readable = self.readable.notified();
             match self.try_next() {

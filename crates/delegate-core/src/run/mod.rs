@@ -97,7 +97,7 @@ impl Run {
 
     fn next_requested(&mut self) -> Option<Event> {
         let task = self.plan.tasks.get(self.requested)?;
-        let child = *self.plan.ids.get(self.requested)?;
+        let child = self.plan.subagent_id(self.requested);
         self.requested += 1;
         Some(Event::SpawnRequested { child, goal: task.goal().to_owned() })
     }

@@ -1,0 +1,147 @@
+//! Soak: children that send a result and leave at once, over and over. None may be lost, and nothing
+//! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread]`, 10,000 without a number.
+//!
+//! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
+//! is missing or wrong, a zombie or a process is left, or descriptors have leaked.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use delegate_runtime::{Agent, Failure, Isolation, Session, Status, Task, blocking};
+
+/// Answers with a text of the asked size.
+struct Sender;
+
+impl Agent for Sender {
+    const NAME: &'static str = "sender";
+    type Params = usize;
+    type Answer = String;
+
+    fn run(&mut self, size: usize, session: &mut Session) -> Result<String, Failure> {
+        if size == 0 {
+            session.allow_empty_answer();
+        }
+        Ok("x".repeat(size))
+    }
+}
+
+/// The size matrix; one child in 1,000 gets one of the large ones.
+const SMALL: [usize; 8] = [0, 1, 100, 65_535, 65_536, 65_537, 212_992, 219_262];
+const LARGE: [usize; 3] = [1 << 20, 17 << 20, 64 << 20];
+
+/// Tasks of one batch: several batches show that nothing adds up between them.
+const BATCH: usize = 1_000;
+
+fn size_of(child: usize) -> usize {
+    if child % 1_000 == 999 {
+        LARGE[child / 1_000 % LARGE.len()]
+    } else {
+        SMALL[child % SMALL.len()]
+    }
+}
+
+fn main() -> ExitCode {
+    delegate_runtime::workers().agent(|| Sender).or_else(host)
+}
+
+fn host() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let isolation = if arguments.iter().any(|argument| argument == "--thread") {
+        Isolation::Thread
+    } else {
+        Isolation::Process
+    };
+    let number = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let children: usize = number.map_or(Ok(10_000), |number| number.parse())?;
+    let state = tempfile::tempdir()?;
+    let delegator =
+        blocking::Delegator::builder().isolation(isolation).state_dir(state.path()).build()?;
+
+    // The first child starts the supervisor and opens what stays open.
+    run(&delegator, 0, 1)?;
+    let before = Seen::now()?;
+    #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
+    let began = Instant::now();
+    let mut bytes = 0;
+    for first in (0..children).step_by(BATCH) {
+        bytes += run(&delegator, first, BATCH.min(children - first))?;
+    }
+    let took = began.elapsed();
+    let after = Seen::now()?;
+    println!(
+        "{children} children, {bytes} bytes of results in {:.1} s ({:.0} per second)",
+        took.as_secs_f64(),
+        children as f64 / took.as_secs_f64()
+    );
+    println!("before: {before:?}\nafter:  {after:?}");
+    if after.zombies > 0 || after.descriptors > before.descriptors {
+        return Err("something was left behind".into());
+    }
+    println!("0 lost, 0 hangs, 0 zombies, 0 descriptors leaked");
+    Ok(())
+}
+
+/// Runs some children and checks every result; gives the bytes that arrived.
+fn run(
+    delegator: &blocking::Delegator,
+    first: usize,
+    count: usize,
+) -> Result<usize, Box<dyn Error>> {
+    let sizes: Vec<usize> = (first..first + count).map(size_of).collect();
+    let tasks = sizes.iter().map(|size| Task::of::<Sender>(format!("{size} bytes"), *size));
+    let report = delegator.batch(tasks.collect::<Vec<_>>()).run()?;
+    if !report.verified_empty() || !report.warnings().is_empty() {
+        return Err(format!("not clean: {:?}", report.warnings()).into());
+    }
+    let mut seen = BTreeMap::new();
+    for (size, outcome) in sizes.iter().zip(report.results()) {
+        let answer = outcome.answer::<Sender>().map_err(|error| format!("lost: {error}"))?;
+        if outcome.status != Status::Completed || answer.len() != *size {
+            return Err(format!("{size} bytes were sent, {} came", answer.len()).into());
+        }
+        *seen.entry(size).or_insert(0) += 1;
+    }
+    if seen.values().sum::<usize>() != count {
+        return Err("an outcome is missing".into());
+    }
+    Ok(sizes.iter().sum())
+}
+
+/// What must not grow.
+#[derive(Debug)]
+struct Seen {
+    descriptors: usize,
+    zombies: usize,
+    resident_kib: u64,
+}
+
+impl Seen {
+    fn now() -> Result<Self, Box<dyn Error>> {
+        let status = fs::read_to_string("/proc/self/status")?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|text| text.split_whitespace().next());
+        Ok(Self {
+            descriptors: fs::read_dir("/proc/self/fd")?.count(),
+            zombies: zombies()?,
+            resident_kib: resident.unwrap_or("0").parse()?,
+        })
+    }
+}
+
+/// Zombies whose ancestor is this process or its supervisor: all of this session's children.
+fn zombies() -> Result<usize, Box<dyn Error>> {
+    let mut zombies = 0;
+    for entry in fs::read_dir("/proc")? {
+        let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else { continue };
+        let Some((name, rest)) = stat.rsplit_once(')') else { continue };
+        if rest.trim_start().starts_with('Z')
+            && (name.contains("soak") || name.contains("delegate"))
+        {
+            zombies += 1;
+        }
+    }
+    Ok(zombies)
+}

@@ -1,0 +1,126 @@
+//! The same names without a runtime: for loops that are not async.
+//!
+//! Not a copy: these wrap the very same objects, whose work happens on the delegator's own thread
+//! either way.
+//!
+//! ```no_run
+//! use delegate_runtime::{Isolation, Task, blocking::Delegator};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let d = Delegator::builder().isolation(Isolation::Thread).build()?;
+//! let mut run = d.batch([Task::new("command", "say hello")]).start()?;
+//! for event in run.events() {
+//!     println!("{}", event.name());
+//! }
+//! println!("{} task(s)", run.finish().statuses().len());
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::{Control, Event, Isolation, Report, RunId, StartError, Task, config};
+
+/// [`crate::Delegator`], blocking.
+#[derive(Debug, Clone)]
+pub struct Delegator(crate::Delegator);
+
+/// [`crate::Builder`], blocking.
+#[derive(Debug, Default)]
+#[must_use = "nothing is opened before build"]
+pub struct Builder(crate::Builder);
+
+/// [`crate::Batch`], blocking.
+#[derive(Debug)]
+#[must_use = "nothing runs before start"]
+pub struct Batch(crate::Batch);
+
+/// [`crate::Run`], blocking. Dropping it ends its children.
+#[derive(Debug)]
+#[must_use = "dropping a Run ends its children"]
+pub struct Run(crate::Run);
+
+impl Builder {
+    /// As [`crate::Builder::isolation`].
+    pub fn isolation(self, isolation: Isolation) -> Self {
+        Self(self.0.isolation(isolation))
+    }
+
+    /// As [`crate::Builder::settings`].
+    pub fn settings(self, settings: config::Settings) -> Self {
+        Self(self.0.settings(settings))
+    }
+
+    /// As [`crate::Builder::state_dir`].
+    pub fn state_dir(self, dir: impl Into<std::path::PathBuf>) -> Self {
+        Self(self.0.state_dir(dir))
+    }
+
+    /// As [`crate::Builder::build`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn build(self) -> Result<Delegator, StartError> {
+        self.0.build().map(Delegator)
+    }
+}
+
+impl Delegator {
+    /// A builder.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// As [`crate::Delegator::from_env`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_env() -> Result<Self, StartError> {
+        crate::Delegator::from_env().map(Self)
+    }
+
+    /// A batch to be started.
+    pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
+        Batch(self.0.batch(tasks))
+    }
+}
+
+impl Batch {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Nothing was started, and why.
+    pub fn start(self) -> Result<Run, StartError> {
+        self.0.start_blocking().map(Run)
+    }
+
+    /// Starts it and waits for the end.
+    ///
+    /// # Errors
+    /// Nothing was started, and why.
+    pub fn run(self) -> Result<Report, StartError> {
+        Ok(self.start()?.finish())
+    }
+}
+
+impl Run {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> RunId {
+        self.0.id()
+    }
+
+    /// A handle for another thread.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        self.0.control()
+    }
+
+    /// Events as they come, until the last child's `Complete`.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
+        std::iter::from_fn(|| self.0.next_blocking())
+    }
+
+    /// Ends the delivery of events and waits for every outcome.
+    pub fn finish(self) -> Report {
+        self.0.finish_blocking()
+    }
+}
