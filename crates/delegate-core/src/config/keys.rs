@@ -98,14 +98,8 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 ];
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
-    "DELEGATE_CONFIG",
-    "DELEGATE_STATE_DIR",
-    "DELEGATE_GOAL",
-    "DELEGATE_LOG",
-    "DELEGATE_LOG_FILE",
-    "DELEGATE_TRUST_FILE",
-];
+pub(crate) const NOT_KEYS: [&str; 5] =
+    ["DELEGATE_CONFIG", "DELEGATE_STATE_DIR", "DELEGATE_GOAL", "DELEGATE_LOG", "DELEGATE_LOG_FILE"];
 
 const fn seconds(min: Duration, optional: bool) -> Type {
     Type::Seconds { min, optional }
@@ -273,7 +267,10 @@ mod tests {
             assert_eq!(key.twin().is_some(), key.name.ends_with("_seconds"), "{}", key.name);
         }
         assert_eq!(variable("worker.command"), "DELEGATE_WORKER__COMMAND");
-        assert_eq!(find("child_timeout").map(|(key, twin)| (key.id, twin)), Some((Id::ChildTimeout, true)));
+        assert_eq!(
+            find("child_timeout").map(|(key, twin)| (key.id, twin)),
+            Some((Id::ChildTimeout, true))
+        );
     }
 
     #[test]

@@ -3,24 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use delegate_protocol::Value;
 
-use super::keys::{self, Id, KeyInfo, Type};
+use super::keys::{self, Id, KeyInfo};
+use super::value::{Typed, check};
 use super::yaml::{Key, Kind, Node, Source};
-use super::{Diagnostic, Origin, ProcessIsolation, Settings, did_you_mean, duration, nearest, yaml};
-
-/// A checked value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Typed {
-    Nothing,
-    Isolation(ProcessIsolation),
-    Flag(bool),
-    Count(u64),
-    Time(Duration),
-    Command(Vec<String>),
-}
+use super::{Diagnostic, Origin, Settings, did_you_mean, nearest, yaml};
 
 /// A value and who said it.
 #[derive(Debug, Clone)]
@@ -75,15 +64,20 @@ fn entries(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)
 
 fn unknown_section(source: Source<'_>, key: &Key) -> Diagnostic {
     let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
-    let hint = did_you_mean(&key.text, ["delegation"]).unwrap_or_else(|| {
-        "the only section is `delegation`; settings stand below it".to_owned()
-    });
+    let hint = did_you_mean(&key.text, ["delegation"])
+        .unwrap_or_else(|| "the only section is `delegation`; settings stand below it".to_owned());
     source.fault("unknown_key", key.place, message).hint(hint)
 }
 
 impl FileLayer {
     /// Adds one entry of a section; `prefix` is empty or ends with a dot.
-    fn add(&mut self, source: Source<'_>, prefix: &str, key: Key, node: Node) -> Result<(), Diagnostic> {
+    fn add(
+        &mut self,
+        source: Source<'_>,
+        prefix: &str,
+        key: Key,
+        node: Node,
+    ) -> Result<(), Diagnostic> {
         let full = format!("{prefix}{}", key.text);
         if let Some((info, is_twin)) = keys::find(&full) {
             return self.set(source, info, is_twin, &full, key, &node);
@@ -179,7 +173,9 @@ fn variables(info: &'static KeyInfo) -> impl Iterator<Item = (&'static KeyInfo, 
 
 /// A variable that is set and not empty.
 pub(crate) fn value_of<'a>(env: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    env.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    env.iter()
+        .find(|(key, value)| key == name && !value.is_empty())
+        .map(|(_, value)| value.as_str())
 }
 
 const PREFIX: &str = "DELEGATE_";
@@ -232,127 +228,6 @@ fn from_text(info: &KeyInfo, is_twin: bool, label: &str, text: &str) -> Result<T
     check(info, is_twin, label, &node).map_err(|wrong| fault(wrong.code, wrong.message, wrong.hint))
 }
 
-/// A value that does not fit its key.
-struct Wrong {
-    code: &'static str,
-    message: String,
-    hint: Option<String>,
-}
-
-/// Checks a value against the row of its key. `label` is what the message calls the key.
-fn check(info: &KeyInfo, is_twin: bool, label: &str, node: &Node) -> Result<Typed, Wrong> {
-    let kind = &info.kind;
-    let what_it_is = || format!("{} Default: {}", info.about, info.default);
-    let wrong = |code, hint: Option<String>| Wrong {
-        code,
-        message: if is_twin {
-            format!("{label} must be a duration such as {}, not {}", duration::EXAMPLES, node.describe())
-        } else {
-            format!("{label} must be {kind}, not {}", node.describe())
-        },
-        hint: hint.or_else(|| Some(what_it_is())),
-    };
-    let scalar = match &node.kind {
-        Kind::Scalar(value) => value,
-        Kind::List(items) if *kind == Type::Command => return command(items).map_err(|message| Wrong {
-            code: "wrong_type",
-            message: format!("{label} {message}"),
-            hint: None,
-        }),
-        Kind::List(_) | Kind::Map(_) => return Err(wrong("wrong_type", None)),
-    };
-    let unquote = matches!(scalar, Value::Text(text) if reads_as_other(text))
-        .then(|| "write it without quotes".to_owned());
-    match (*kind, scalar) {
-        (Type::Isolation | Type::Command, Value::Null)
-        | (Type::Count { optional: true, .. } | Type::Seconds { optional: true, .. }, Value::Null) => {
-            Ok(Typed::Nothing)
-        }
-        (Type::Isolation, Value::Bool(on)) => {
-            Ok(Typed::Isolation(if *on { ProcessIsolation::On } else { ProcessIsolation::Off }))
-        }
-        (Type::Isolation, Value::Text(word)) => match word.as_str() {
-            "auto" => Ok(Typed::Isolation(ProcessIsolation::Auto)),
-            _ => Err(wrong(
-                if unquote.is_some() { "wrong_type" } else { "unknown_word" },
-                unquote.or_else(|| did_you_mean(word, ["false", "true", "auto"])),
-            )),
-        },
-        (Type::Flag, Value::Bool(on)) => Ok(Typed::Flag(*on)),
-        (Type::Count { min, max, .. }, Value::Int(_) | Value::UInt(_)) => match whole(scalar) {
-            Some(number) if (min..=max).contains(&number) => Ok(Typed::Count(number)),
-            _ => Err(wrong("out_of_range", None)),
-        },
-        (Type::Count { .. }, Value::Float(_)) => {
-            Err(wrong("wrong_type", Some("write it with digits only".to_owned())))
-        }
-        (Type::Seconds { min, .. }, Value::Text(text)) if is_twin => match duration::parse(text) {
-            Some(time) => in_range(time, min).ok_or_else(|| too_short_or_long(label, min, node)),
-            None => Err(wrong("wrong_type", unquote)),
-        },
-        (Type::Seconds { .. }, Value::Int(number)) if is_twin => Err(wrong(
-            "wrong_type",
-            Some(format!("write `{number}s`, or use `{}`", info.name)),
-        )),
-        (Type::Seconds { min, .. }, Value::Int(_) | Value::UInt(_) | Value::Float(_)) if !is_twin => {
-            duration::from_number(scalar)
-                .and_then(|time| in_range(time, min))
-                .ok_or_else(|| wrong("out_of_range", None))
-        }
-        (Type::Seconds { .. }, Value::Text(text)) if duration::parse(text).is_some() => Err(wrong(
-            "wrong_type",
-            info.twin().map(|twin| format!("a duration text belongs to `{twin}`")),
-        )),
-        _ => Err(wrong("wrong_type", unquote)),
-    }
-}
-
-/// A text that would be a boolean, a number or null without its quotes.
-fn reads_as_other(text: &str) -> bool {
-    yaml::parse(Source { file: None, text })
-        .is_ok_and(|node| matches!(node.kind, Kind::Scalar(ref value) if value.as_text().is_none()))
-}
-
-fn whole(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        Value::UInt(number) => Some(*number),
-        Value::Null
-        | Value::Bool(_)
-        | Value::Float(_)
-        | Value::Text(_)
-        | Value::Bytes(_)
-        | Value::List(_)
-        | Value::Map(_) => None,
-    }
-}
-
-fn in_range(time: Duration, min: Duration) -> Option<Typed> {
-    (min..=duration::LONGEST).contains(&time).then_some(Typed::Time(time))
-}
-
-fn too_short_or_long(label: &str, min: Duration, node: &Node) -> Wrong {
-    let (min, max) = (duration::show(min), duration::show(duration::LONGEST));
-    let message = format!("{label} must be from {min} to {max}, not {}", node.describe());
-    Wrong { code: "out_of_range", message, hint: None }
-}
-
-fn command(items: &[Node]) -> Result<Typed, String> {
-    let words: Vec<String> = items
-        .iter()
-        .map(|item| match &item.kind {
-            Kind::Scalar(Value::Text(text)) if !text.contains('\0') => Ok(text.clone()),
-            Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => {
-                Err(format!("must be a list of texts, but it holds {}", item.describe()))
-            }
-        })
-        .collect::<Result<_, _>>()?;
-    match words.first() {
-        Some(program) if !program.is_empty() => Ok(Typed::Command(words)),
-        _ => Err("must name a program first".to_owned()),
-    }
-}
-
 /// Puts one value into the settings. A value of another type cannot come here: [`check`] made it.
 pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
     match id {
@@ -374,23 +249,5 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
 fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
-    }
-}
-
-impl Typed {
-    fn count<N: TryFrom<u64>>(&self) -> Option<N> {
-        if let Self::Count(number) = self { N::try_from(*number).ok() } else { None }
-    }
-
-    const fn isolation(&self) -> Option<ProcessIsolation> {
-        if let Self::Isolation(isolation) = self { Some(*isolation) } else { None }
-    }
-
-    fn command(&self) -> Option<Vec<String>> {
-        if let Self::Command(words) = self { Some(words.clone()) } else { None }
-    }
-
-    const fn time(&self) -> Option<Duration> {
-        if let Self::Time(time) = self { Some(*time) } else { None }
     }
 }

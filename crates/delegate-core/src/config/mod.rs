@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `keys` | the one table of settings |
 //! | `yaml` | YAML text as nodes that know their place; batch files use it too |
-//! | `layer` | what one source says, checked against the table |
+//! | `layer`, `value` | what one source says, checked against the table |
 //! | `search` | where files and state live |
 //! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
 //! | [`diagnostic`] | what is wrong, where, and what to do |
@@ -21,6 +21,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 pub mod trust;
+mod value;
 pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
@@ -209,7 +210,8 @@ fn check_trust(
     if trust::is_trusted(path, source.text, state_dir) {
         return Ok(());
     }
-    let message = format!("`{name}` is not taken from a file of the working tree that is not trusted");
+    let message =
+        format!("`{name}` is not taken from a file of the working tree that is not trusted");
     let hint = format!("read the file, then `delegate trust {}`", path.display());
     Err(source.fault("untrusted", key.place, message).hint(hint))
 }
