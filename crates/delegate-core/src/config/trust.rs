@@ -2,7 +2,7 @@
 //!
 //! A cloned repository must not run code by being entered: such a file counts only after
 //! `delegate trust FILE`, which records its canonical path and the SHA-256 of its content in
-//! `STATE/trusted`. Any change of the file withdraws the trust. `config::load` asks [`is_trusted`].
+//! `STATE/trusted`. Any change of the file withdraws the trust. `config::load` asks here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
