@@ -1,11 +1,42 @@
 //! Settings, as typed and as resolved: from files, variables and flags to one [`Settings`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | `keys` | the one table of settings |
+//! | `yaml` | YAML text as nodes that know their place; batch files use it too |
+//! | `layer`, `value` | what one source says, checked against the table |
+//! | `search` | where files and state live |
+//! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
+//! | [`diagnostic`] | what is wrong, where, and what to do |
+//! | [`duration`], `nearest` | duration texts, and what a person probably meant |
+//! | `network` | whether the state directory lies on a network |
 
 pub mod diagnostic;
+pub mod duration;
+mod keys;
+mod layer;
+mod nearest;
+mod network;
+mod search;
+#[cfg(test)]
+mod tests;
+pub mod trust;
+mod value;
+pub(crate) mod yaml;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use diagnostic::Diagnostic;
+pub use nearest::{did_you_mean, nearest};
+pub use network::network_filesystem;
+pub use search::state_dir;
+pub use trust::{Trusted, trust};
+
+use layer::{FileLayer, Layer};
+use search::Found;
+use yaml::Source;
 
 /// `delegation.process_isolation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +114,23 @@ pub struct Sources {
     pub flags: Vec<(String, String, String)>,
 }
 
+/// Who set a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A file.
+    File {
+        /// Which.
+        file: PathBuf,
+        /// Line of the key, from 1.
+        line: u32,
+    },
+    /// A variable of the environment, by name.
+    Variable(String),
+    /// A flag, by name.
+    Flag(String),
+}
+
 /// What [`load`] found.
 #[derive(Debug, Clone)]
 pub struct Loaded {
@@ -92,6 +140,8 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// Things to tell once: keys that are the loop's own and ignored here, unknown variables.
     pub notes: Vec<String>,
+    /// Who set each key that is not at its default, by dotted name below `delegation`.
+    pub origins: BTreeMap<&'static str, Origin>,
 }
 
 /// Reads, merges and resolves: flag > variable > file > default; among files `--config` >
@@ -100,6 +150,78 @@ pub struct Loaded {
 ///
 /// # Errors
 /// A [`Diagnostic`] with file, line, column, snippet and the nearest known key.
-pub fn load(_sources: &Sources) -> Result<Loaded, Diagnostic> {
-    Ok(Loaded { settings: Settings::default(), files: Vec::new(), notes: Vec::new() })
+pub fn load(sources: &Sources) -> Result<Loaded, Diagnostic> {
+    load_with(sources, Path::new("/etc/delegate/config.yaml"))
+}
+
+/// [`load`] with another system file, for tests.
+fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
+    let state_dir = state_dir(&sources.env);
+    let mut files = Vec::new();
+    let mut loops_own: Vec<String> = Vec::new();
+    let mut from_files: Vec<Layer> = Vec::new();
+    for candidate in search::candidates(sources, system) {
+        let Some(text) = search::read(&candidate)? else { continue };
+        let source = Source { file: Some(&candidate.path), text: &text };
+        let layer = layer::from_file(source)?;
+        if candidate.found == Found::Tree {
+            check_trust(source, &layer, &candidate.path, &state_dir)?;
+        }
+        loops_own.extend(layer.loops_own);
+        from_files.push(layer.values);
+        files.push(candidate.path);
+    }
+    let (from_env, mut notes) = layer::from_env(&sources.env)?;
+    let layers = [layer::from_flags(&sources.flags)?, from_env].into_iter().chain(from_files);
+    if !loops_own.is_empty() {
+        loops_own.sort();
+        loops_own.dedup();
+        notes.insert(0, format!("ignored, the agent loop's own keys: {}", loops_own.join(", ")));
+    }
+    let (settings, origins) = resolve(layers);
+    Ok(Loaded { settings, files, notes, origins })
+}
+
+/// Stacks layers, the strongest first, over the defaults.
+fn resolve(layers: impl Iterator<Item = Layer>) -> (Settings, BTreeMap<&'static str, Origin>) {
+    let mut merged = Layer::new();
+    for (id, given) in layers.flatten() {
+        merged.entry(id).or_insert(given);
+    }
+    let mut settings = Settings::default();
+    let mut origins = BTreeMap::new();
+    for key in &keys::KEYS {
+        if let Some(given) = merged.remove(&key.id) {
+            layer::apply(&mut settings, key.id, &given.value);
+            origins.insert(key.name, given.origin);
+        }
+    }
+    (settings, origins)
+}
+
+/// A file of the working tree may set commands, keys and endpoints only once it is trusted.
+fn check_trust(
+    source: Source<'_>,
+    layer: &FileLayer,
+    path: &Path,
+    state_dir: &Path,
+) -> Result<(), Diagnostic> {
+    let Some((name, key)) = layer.sensitive.first() else { return Ok(()) };
+    if trust::is_trusted(path, source.text, state_dir) {
+        return Ok(());
+    }
+    let message =
+        format!("`{name}` is not taken from a file of the working tree that is not trusted");
+    let hint = format!("read the file, then `delegate trust {}`", path.display());
+    Err(source.fault("untrusted", key.place, message).hint(hint))
+}
+
+/// The first characters of a text, for messages.
+pub(crate) fn shorten(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let mut short: String = line.chars().take(most).collect();
+    if short.len() < text.trim_end().len() {
+        short.push('…');
+    }
+    short
 }
