@@ -93,22 +93,20 @@ impl LinkError {
 }
 
 /// The line over a connected stream socket (blocking).
-///
-/// # Errors
-/// When the descriptor cannot be duplicated.
-pub fn socket(fd: OwnedFd) -> io::Result<Link> {
-    let stream = UnixStream::from(fd);
+#[must_use]
+pub fn socket(fd: OwnedFd) -> Link {
+    let stream = Arc::new(UnixStream::from(fd));
     let incoming = SocketIncoming {
-        stream: stream.try_clone()?,
+        stream: Arc::clone(&stream),
         decoder: Decoder::default(),
         buffer: vec![0; READ].into_boxed_slice(),
     };
     let outgoing = SocketOutgoing { stream, encoder: Encoder::default(), frame: Vec::new() };
-    Ok(Link { incoming: Box::new(incoming), outgoing: Box::new(outgoing) })
+    Link { incoming: Box::new(incoming), outgoing: Box::new(outgoing) }
 }
 
 struct SocketIncoming {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     decoder: Decoder<ChildEnd>,
     buffer: Box<[u8]>,
 }
@@ -119,7 +117,7 @@ impl Incoming for SocketIncoming {
             if let Some(message) = self.decoder.next_message() {
                 return Ok(Some(message?));
             }
-            let count = match self.stream.read(&mut self.buffer) {
+            let count = match (&*self.stream).read(&mut self.buffer) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
@@ -134,7 +132,7 @@ impl Incoming for SocketIncoming {
 }
 
 struct SocketOutgoing {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     encoder: Encoder<ChildEnd>,
     frame: Vec<u8>,
 }
@@ -143,13 +141,13 @@ impl Outgoing for SocketOutgoing {
     fn send(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
         self.frame.clear();
         self.encoder.frame(message, &mut self.frame)?;
-        self.stream.write_all(&self.frame).map_err(LinkError::of_io)
+        (&*self.stream).write_all(&self.frame).map_err(LinkError::of_io)
     }
 }
 
 impl Drop for SocketOutgoing {
     fn drop(&mut self) {
-        // The receiving half is a duplicate that keeps the socket open. What was sent stays readable.
+        // The receiving half keeps the socket open. What was sent stays readable.
         if let Err(error) = self.stream.shutdown(Shutdown::Both) {
             tracing::debug!(%error, "the line was closed before");
         }

@@ -6,18 +6,22 @@
 pub(crate) struct Tail {
     bytes: Vec<u8>,
     cap: usize,
+    /// Something older is gone.
+    cut: bool,
 }
 
 impl Tail {
     pub(crate) const fn new(cap: usize) -> Self {
-        Self { bytes: Vec::new(), cap }
+        Self { bytes: Vec::new(), cap, cut: false }
     }
 
     /// Appends; what is older than `cap` bytes goes when the buffer has doubled.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let fresh = &bytes[bytes.len().saturating_sub(self.cap)..];
+        self.cut |= fresh.len() < bytes.len();
         if self.bytes.len() + fresh.len() > 2 * self.cap {
             let keep = self.cap - fresh.len();
+            self.cut = true;
             self.bytes.drain(..self.bytes.len().saturating_sub(keep));
         }
         self.bytes.extend_from_slice(fresh);
@@ -28,7 +32,7 @@ impl Tail {
     pub(crate) fn text(&self, max: usize) -> String {
         let from = self.bytes.len().saturating_sub(max.min(self.cap));
         let mut last = &self.bytes[from..];
-        if from > 0 {
+        if from > 0 || self.cut {
             let cut = last.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
             last = &last[cut..];
         }

@@ -40,7 +40,9 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|role| role != WORKER_ROLE) {
         return None;
     }
-    let line = match ownership::inherit::take(LINE_FD).and_then(link::socket) {
+    // Both before anything else opens a descriptor: a free number would be somebody else's soon.
+    let (line, owner) = (ownership::inherit::take(LINE_FD), ownership::inherit::take(OWNER_FD));
+    let line = match line.map(link::socket) {
         Ok(line) => line,
         Err(error) => {
             say(&format!("descriptor {LINE_FD} is not the line to a parent: {error}"));
@@ -48,7 +50,7 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
         }
     };
     let host = Host {
-        owner: ownership::inherit::take(OWNER_FD).ok().map(ownership::Owner::inherited),
+        owner: owner.ok().map(ownership::Owner::inherited),
         pid: std::process::id(),
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
     };

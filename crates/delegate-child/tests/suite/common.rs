@@ -42,14 +42,23 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
+    /// One of the agents below.
     pub(crate) fn start(line: Line) -> Self {
         let calls = Arc::new(AtomicUsize::new(0));
         let registry = agents(&calls);
+        Self { calls, ..Self::start_with(line, registry, None) }
+    }
+
+    pub(crate) fn start_with(
+        line: Line,
+        registry: Registry,
+        owner: Option<ownership::Owner>,
+    ) -> Self {
         let (link, end) = match line {
             Line::Socket => {
                 let (ours, theirs) = UnixStream::pair().unwrap();
                 ours.set_read_timeout(Some(DEADLINE)).unwrap();
-                (link::socket(theirs.into()).unwrap(), End::Socket(ours))
+                (link::socket(theirs.into()), End::Socket(ours))
             }
             Line::Memory => {
                 let (wake, woken) = bounded(1);
@@ -60,9 +69,9 @@ impl Parent {
                 (link, End::Memory(half, woken))
             }
         };
-        let host = Host { owner: None, pid: 0, program_version: "test".to_owned() };
+        let host = Host { owner, pid: 0, program_version: "test".to_owned() };
         let child = thread::spawn(move || serve(link, &registry, host));
-        Self { end, decoder: Decoder::default(), child, pause: None, calls }
+        Self { end, decoder: Decoder::default(), child, pause: None, calls: Arc::default() }
     }
 
     pub(crate) fn send(&mut self, message: &ParentMessage) {
@@ -176,7 +185,9 @@ pub(crate) fn spec(agent: &str, params: impl Serialize) -> TaskSpec {
 
 /// The text of the agent `size`.
 pub(crate) fn text_of(size: usize) -> String {
-    "0123456789abcde\n".chars().cycle().take(size).collect()
+    let mut text = "0123456789abcde\n".repeat(size / 16 + 1);
+    text.truncate(size);
+    text
 }
 
 macro_rules! agents {
