@@ -1,4 +1,4 @@
-//! The child side of delegation: the [`Agent`] trait, the [`Session`] it works with, and [`serve`],
+//! The child side of delegation: the [`Agent`] trait, the [`Session`] it works with, and [`serve()`],
 //! which carries one task over one [`Link`], in a process or in a thread.
 //!
 //! Talks to `delegate-protocol` (what crosses the line) and `ownership` (the one way to start a
@@ -38,7 +38,7 @@
 //!
 //! # How one child is carried
 //!
-//! Three threads. The caller of [`serve`] greets, waits for the task, and is then the only writer
+//! Three threads. The caller of [`serve()`] greets, waits for the task, and is then the only writer
 //! on the line; a reader turns what the parent says into one token; the agent has a thread of its
 //! own, so that beats go out while it computes.
 //!

@@ -5,7 +5,7 @@
 //! success, with or without output; anything else fails with the last of its stderr.
 //!
 //! The program is started through [`Session::owner`], so it ends with this child, and so does
-//! everything that it starts. [`pipes`] moves the bytes, [`lossy`] makes text of them, [`verdict`]
+//! everything that it starts. `pipes` moves the bytes, `lossy` makes text of them, `verdict`
 //! puts the end into words.
 
 mod lossy;
