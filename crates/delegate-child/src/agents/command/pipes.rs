@@ -203,9 +203,14 @@ impl Lines {
         let mut text = String::new();
         self.lossy.finish(&mut text);
         self.take(&text, session)?;
-        session.text(&std::mem::take(&mut self.line));
+        self.stream(session);
         self.answer.trim_newline();
         Ok(())
+    }
+
+    fn stream(&mut self, session: &mut Session) {
+        session.text(&self.line);
+        self.line.clear();
     }
 
     fn take(&mut self, text: &str, session: &mut Session) -> Result<(), Failure> {
@@ -219,12 +224,15 @@ impl Lines {
         self.answer
             .push(text)
             .map_err(|error| Failure::new(format!("the output cannot be kept: {error}")))?;
-        for piece in text.split_inclusive('\n') {
-            self.line.push_str(piece);
-            if piece.ends_with('\n') || self.line.len() >= LINE {
-                session.text(&self.line);
-                self.line.clear();
-            }
+        // Whole lines as soon as they are there; those of one read in one go.
+        let complete = text.rfind('\n').map_or(0, |at| at + 1);
+        self.line.push_str(&text[..complete]);
+        if complete > 0 {
+            self.stream(session);
+        }
+        self.line.push_str(&text[complete..]);
+        if self.line.len() >= LINE {
+            self.stream(session);
         }
         Ok(())
     }
