@@ -15,8 +15,9 @@ pub trait Agent: Send + 'static {
     const NAME: &'static str;
     /// Parameters; a map only on the wire.
     type Params: Serialize + DeserializeOwned;
-    /// The answer. A text (`String`) becomes the summary as it is; anything else becomes JSON.
-    type Answer: Serialize + DeserializeOwned;
+    /// The answer. A text (`String`, or [`crate::LongText`] when it may be very large) becomes the
+    /// summary as it is; anything else becomes JSON.
+    type Answer: Serialize + DeserializeOwned + 'static;
 
     /// Carries out one task.
     ///

@@ -1,28 +1,148 @@
-//! Agents by name.
+//! Agents by name. `serve` looks them up; a program of a user adds its own.
 
-use crate::agent::Agent;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use delegate_protocol::Value;
+
+use crate::agent::{Agent, Failure};
+use crate::agents::command::Command;
+use crate::answer::LongText;
+use crate::session::Session;
+use crate::tail::clip;
+
+type Factory = Arc<dyn Fn() -> Box<dyn Runner> + Send + Sync>;
 
 /// Which agents a worker (or a thread of the parent) can run.
-#[derive(Debug, Clone, Default)]
-pub struct Registry {}
+#[derive(Clone, Default)]
+pub struct Registry {
+    factories: BTreeMap<String, Factory>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.factories.keys()).finish()
+    }
+}
 
 impl Registry {
     /// Only the agents that ship.
     #[must_use]
     pub fn shipped() -> Self {
-        Self {}
+        Self::default().with(|| Command)
     }
 
     /// Adds an agent; the factory makes one object per child. A later one of the same name replaces
     /// the earlier.
     #[must_use]
-    pub fn with<A: Agent>(self, _factory: impl Fn() -> A + Send + Sync + 'static) -> Self {
+    pub fn with<A: Agent>(mut self, factory: impl Fn() -> A + Send + Sync + 'static) -> Self {
+        let factory: Factory = Arc::new(move || Box::new(Typed(factory())));
+        self.factories.insert(A::NAME.to_owned(), factory);
         self
     }
 
     /// Names, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        Vec::new()
+        self.factories.keys().cloned().collect()
+    }
+
+    /// Whether there is an agent of this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.factories.contains_key(name)
+    }
+
+    /// Makes one object of the agent that the task names, and runs it.
+    pub(crate) fn run(&self, session: &mut Session) -> Result<Reply, Failure> {
+        let spec = session.shared_spec();
+        let Some(factory) = self.factories.get(&spec.agent) else {
+            let (name, known) = (clip(&spec.agent, 256), self.names().join(", "));
+            return Err(Failure::new(format!("there is no agent `{name}` here; known: {known}")));
+        };
+        factory().run(&spec.params, session)
+    }
+}
+
+/// An answer in the form that crosses the line.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) text: LongText,
+    pub(crate) is_json: bool,
+}
+
+/// An [`Agent`] without its types.
+trait Runner {
+    fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure>;
+}
+
+struct Typed<A>(A);
+
+impl<A: Agent> Runner for Typed<A> {
+    fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure> {
+        let params = typed_params(params).map_err(|error| {
+            Failure::new(format!("params do not fit agent `{}`: {error}", A::NAME))
+        })?;
+        reply(self.0.run(params, session)?)
+    }
+}
+
+/// No params at all also stand for a map without entries.
+fn typed_params<P: serde::de::DeserializeOwned>(
+    params: &Value,
+) -> Result<P, delegate_protocol::value::ValueError> {
+    match params.to_typed() {
+        Err(_) if *params == Value::Null => Value::Map(BTreeMap::new()).to_typed(),
+        result => result,
+    }
+}
+
+/// Texts as they are, without a copy; everything else as JSON.
+fn reply<T: serde::Serialize + 'static>(answer: T) -> Result<Reply, Failure> {
+    let mut answer: Box<dyn Any> = Box::new(answer);
+    if let Some(text) = answer.downcast_mut::<String>() {
+        return Ok(Reply { text: std::mem::take(text).into(), is_json: false });
+    }
+    if let Some(text) = answer.downcast_mut::<LongText>() {
+        return Ok(Reply { text: std::mem::take(text), is_json: false });
+    }
+    let json = answer.downcast_ref::<T>().map(serde_json::to_string).transpose();
+    match json {
+        Ok(json) => Ok(Reply { text: json.unwrap_or_default().into(), is_json: true }),
+        Err(error) => Err(Failure::new(format!("the answer cannot be written as JSON: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(reply: Reply) -> (String, bool) {
+        (reply.text.into_text().unwrap(), reply.is_json)
+    }
+
+    #[test]
+    fn only_texts_go_as_they_are() {
+        assert_eq!(parts(reply("a\"b".to_owned()).unwrap()), ("a\"b".to_owned(), false));
+        assert_eq!(parts(reply(LongText::from("x".to_owned())).unwrap()), ("x".to_owned(), false));
+        assert_eq!(parts(reply(3_u64).unwrap()), ("3".to_owned(), true));
+        assert_eq!(parts(reply(Some("x")).unwrap()), ("\"x\"".to_owned(), true));
+        let map = std::collections::HashMap::from([(vec![1_u8], 1)]);
+        assert!(matches!(reply(map), Err(Failure::Failed { .. })));
+    }
+
+    #[test]
+    fn no_params_are_a_map_without_entries() {
+        #[derive(Debug, serde::Deserialize)]
+        struct Params {
+            from: u64,
+        }
+        assert!(typed_params::<()>(&Value::Null).is_ok());
+        let text = typed_params::<Params>(&Value::Null).unwrap_err().to_string();
+        assert!(text.contains("missing field `from`"), "{text}");
+        let map = Value::Map(BTreeMap::from([("from".to_owned(), Value::Int(3))]));
+        assert_eq!(typed_params::<Params>(&map).unwrap().from, 3);
     }
 }

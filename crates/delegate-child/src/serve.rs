@@ -1,7 +1,34 @@
 //! `serve`: carries one task over one link. Both executors run this very function.
+//!
+//! The calling thread greets, waits for the task, and is then the writer of the line; `greeting`
+//! decides what the parent's messages mean, `finish` what the last frame says.
 
-use crate::link::{Link, LinkError};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use delegate_protocol::frame::PART;
+use delegate_protocol::value::Bytes;
+use delegate_protocol::version::PROTOCOL_VERSION;
+use delegate_protocol::{ChildMessage, Finish, Hello, TaskSpec};
+
+use crate::account::Account;
+use crate::agent::Failure;
+use crate::answer::LongText;
+use crate::beat::Beats;
+use crate::cancel::{Reason, Token};
+use crate::finish::{End, INLINE_ANSWER, conclude, failed};
+use crate::greeting::{Greeting, Step};
+use crate::guard;
+use crate::link::{Incoming, Link, LinkError, Outgoing};
+use crate::outbox::Taken;
 use crate::registry::Registry;
+use crate::session::{Desk, Session, clock};
+
+/// Stack of an agent, in bytes: what a main thread has, whichever thread really carries it.
+const AGENT_STACK: usize = 8 * 1024 * 1024;
 
 /// What surrounds a child: how it starts programs, and what it says of itself.
 #[derive(Debug, Clone)]
@@ -15,10 +42,209 @@ pub struct Host {
 }
 
 /// Serves one child: `Hello`, `Begin`, events and beats, result, `Finish`. Returns after the last
-/// byte was taken.
+/// byte was taken and the agent's thread has ended.
 ///
 /// # Errors
 /// When the parent is gone or breaks the protocol. There is nobody left to tell then.
-pub fn serve(_link: Link, _registry: &Registry, _host: Host) -> Result<(), LinkError> {
-    Err(LinkError::Closed)
+pub fn serve(link: Link, registry: &Registry, host: Host) -> Result<(), LinkError> {
+    serve_until(link, registry, host, &Arc::default())
+}
+
+/// As [`serve`], with a token that the caller may watch.
+pub(crate) fn serve_until(
+    link: Link,
+    registry: &Registry,
+    host: Host,
+    token: &Arc<Token>,
+) -> Result<(), LinkError> {
+    let Link { incoming, mut outgoing } = link;
+    outgoing.send(&ChildMessage::Hello(Hello {
+        protocol: PROTOCOL_VERSION,
+        program_version: host.program_version,
+        pid: host.pid,
+        agents: registry.names(),
+    }))?;
+    let heard = listen(incoming, Arc::clone(token))?;
+    match heard.start.recv() {
+        Ok(Start::Begin(spec)) if !token.is_raised() => {
+            let (spec, desk) = (Arc::<TaskSpec>::from(spec), Desk::new(Arc::clone(token)));
+            let (end, account) = carry(&mut *outgoing, registry, host.owner, &spec, &desk)
+                .map_err(|error| heard.violation.try_recv().unwrap_or(error))?;
+            deliver(&mut *outgoing, conclude(end, account, spec.max_result_bytes))
+        }
+        Ok(Start::Begin(_) | Start::Stop) if token.raised() == Some(Reason::Interrupt) => {
+            deliver(&mut *outgoing, conclude(End::NotRun, Account::new(clock()), 0))
+        }
+        Ok(_) | Err(_) => Err(heard.violation.recv().unwrap_or(LinkError::Closed)),
+    }
+}
+
+/// The parent's first word that matters.
+enum Start {
+    Begin(Box<TaskSpec>),
+    Stop,
+}
+
+/// What the reader passes on; the rest goes into the token.
+struct Heard {
+    /// The first word. One place: whatever comes later is in the token.
+    start: Receiver<Start>,
+    /// How the parent broke the protocol; disconnected when the reader is done.
+    violation: Receiver<LinkError>,
+}
+
+/// Starts the reader. It ends when the stream ends, which dropping the outgoing half brings about.
+fn listen(mut incoming: Box<dyn Incoming>, token: Arc<Token>) -> io::Result<Heard> {
+    let (start, started) = bounded(1);
+    let (violation, violated) = bounded(1);
+    let reader = move || {
+        let error = hear(&mut *incoming, &token, &start);
+        // First the error, then the token: who is freed by the token finds the error.
+        error.map(|error| violation.try_send(error));
+        token.raise(Reason::ParentGone);
+    };
+    thread::Builder::new().name("line".to_owned()).spawn(reader)?;
+    Ok(Heard { start: started, violation: violated })
+}
+
+/// Reads to the end of the stream; gives what was wrong with it.
+fn hear(incoming: &mut dyn Incoming, token: &Token, start: &Sender<Start>) -> Option<LinkError> {
+    let mut greeting = Greeting::default();
+    loop {
+        let step = match incoming.receive() {
+            Ok(Some(message)) => greeting.take(message),
+            Ok(None) => return None,
+            Err(error) => Err(error),
+        };
+        let first = match step {
+            Ok(Step::Wait) => continue,
+            Ok(Step::Begin(spec)) => Start::Begin(spec),
+            Ok(Step::Interrupt) => {
+                token.raise(Reason::Interrupt);
+                Start::Stop
+            }
+            Err(error) => return Some(error),
+        };
+        if start.try_send(first).is_err() {
+            tracing::trace!("the task had begun, or was stopped, before");
+        }
+    }
+}
+
+/// Runs the agent on a thread of its own and writes what it says, until it has ended and all is said.
+fn carry(
+    outgoing: &mut dyn Outgoing,
+    registry: &Registry,
+    owner: Option<ownership::Owner>,
+    spec: &Arc<TaskSpec>,
+    desk: &Arc<Desk>,
+) -> Result<(End, Account), LinkError> {
+    let session = Session::new(Arc::clone(spec), owner, Arc::clone(desk));
+    let registry = registry.clone();
+    let (span, done) = (tracing::Span::current(), CloseOnDrop(Arc::clone(desk)));
+    let agent = move || {
+        let _done = done;
+        let _entered = span.enter();
+        run(&registry, session)
+    };
+    let thread = match thread::Builder::new()
+        .name("agent".to_owned())
+        .stack_size(AGENT_STACK)
+        .spawn(agent)
+    {
+        Ok(thread) => thread,
+        Err(error) => {
+            let failure = Failure::new(format!("no thread could be started: {error}"));
+            return Ok((End::Returned(Err(failure)), desk.take_account()));
+        }
+    };
+    let written = write(outgoing, desk, Duration::from_millis(spec.heartbeat_interval_ms));
+    if written.is_err() {
+        desk.token.raise(Reason::ParentGone);
+    }
+    let end = thread.join().unwrap_or_else(|_| End::Panicked("the agent's thread panicked".into()));
+    written?;
+    if desk.parent_is_gone() {
+        return Err(LinkError::Closed);
+    }
+    if desk.outbox.skipped() > 0 {
+        tracing::debug!(events = desk.outbox.skipped(), "content after the interrupt was skipped");
+    }
+    Ok((end, desk.take_account()))
+}
+
+/// Closes the outbox however the agent's thread ends: the writer waits for that.
+struct CloseOnDrop(Arc<Desk>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.outbox.close();
+    }
+}
+
+fn run(registry: &Registry, mut session: Session) -> End {
+    match guard::run(move || registry.run(&mut session)) {
+        Ok(result) => End::Returned(result),
+        Err(message) => End::Panicked(message),
+    }
+}
+
+/// The writer: events as they come, beats as they are due.
+fn write(outgoing: &mut dyn Outgoing, desk: &Desk, heartbeat: Duration) -> Result<(), LinkError> {
+    let mut beats = Beats::new(heartbeat, clock());
+    loop {
+        let now = clock();
+        let message = if let Some(sequence) = beats.due(now) {
+            ChildMessage::Beat(desk.account().beat(sequence, now))
+        } else {
+            match desk.outbox.take(beats.wait(now)) {
+                Taken::Event(event) => ChildMessage::Event(event),
+                Taken::Nothing => continue,
+                Taken::Done => return Ok(()),
+            }
+        };
+        match outgoing.send(&message) {
+            // An event that cannot be encoded is not worth the run; the session keeps them small.
+            Err(LinkError::Frame(error)) => tracing::warn!(%error, "an event was not sent"),
+            sent => sent?,
+        }
+    }
+}
+
+/// Sends the answer and the last frame.
+fn deliver(
+    outgoing: &mut dyn Outgoing,
+    (mut finish, answer): (Finish, LongText),
+) -> Result<(), LinkError> {
+    if answer.len() > INLINE_ANSWER {
+        finish = in_parts(outgoing, finish, &answer)?;
+    } else {
+        match answer.into_text() {
+            Ok(text) => finish.answer = Some(text),
+            Err(error) => finish = failed(finish, unreadable(&error), 0),
+        }
+    }
+    outgoing.send(&ChildMessage::Finish(Box::new(finish)))
+}
+
+fn in_parts(
+    outgoing: &mut dyn Outgoing,
+    finish: Finish,
+    answer: &LongText,
+) -> Result<Finish, LinkError> {
+    let mut reader = answer.reader();
+    let mut sent = 0;
+    loop {
+        let mut part = Vec::with_capacity(PART);
+        match reader.by_ref().take(PART as u64).read_to_end(&mut part) {
+            Ok(0) => return Ok(finish),
+            Ok(count) => sent += count as u64,
+            Err(error) => return Ok(failed(finish, unreadable(&error), sent)),
+        }
+        outgoing.send(&ChildMessage::ResultPart(Bytes(part)))?;
+    }
+}
+
+fn unreadable(error: &io::Error) -> String {
+    format!("the answer could not be read back: {error}")
 }

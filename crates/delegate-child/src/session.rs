@@ -1,20 +1,108 @@
-//! What an agent works with: [`Session`].
+//! What an agent works with: [`Session`]. It writes into the outbox and the account that `serve`
+//! reads, and into nothing else. This is the one file of the child that reads the clock.
 
 use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use delegate_protocol::{TaskSpec, Tokens, Value};
+use delegate_protocol::{ChildEvent, TaskSpec, Tokens, Value};
 
+use crate::account::{Account, value_bytes};
 use crate::agent::Interrupted;
+use crate::cancel::{Reason, Token};
+use crate::outbox::Outbox;
+use crate::queue::MERGED_TEXT;
+use crate::tail::{clip, floor_char_boundary};
+
+/// Bytes of a tool's name, and of its preview, that are shown.
+const NAME: usize = 256;
+const PREVIEW: usize = 4 * 1024;
+
+/// Bytes of a tool's arguments that an event carries. Larger ones are left out, and the preview says
+/// so: an event must never come near the frame cap.
+const ARGS: usize = 1024 * 1024;
+
+/// The time, for the two that wait: the agent's side here and the writer in `serve`.
+#[expect(clippy::disallowed_methods, reason = "one of the files that wait; the rest is told")]
+pub(crate) fn clock() -> Instant {
+    Instant::now()
+}
+
+/// What the agent's thread and the writer share.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) token: Arc<Token>,
+    pub(crate) outbox: Outbox,
+    account: Mutex<Account>,
+}
+
+impl Desk {
+    /// A desk whose waiting sender is woken when `token` is raised.
+    pub(crate) fn new(token: Arc<Token>) -> Arc<Self> {
+        let account = Mutex::new(Account::new(clock()));
+        let desk = Arc::new(Self { token, outbox: Outbox::default(), account });
+        // Weak: the desk holds the token, and the token's hook must not hold the desk.
+        let woken = Arc::downgrade(&desk);
+        desk.token.on_raise(move |_| {
+            if let Some(desk) = woken.upgrade() {
+                desk.outbox.wake();
+            }
+        });
+        desk
+    }
+
+    pub(crate) fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The account as it stands; a fresh one takes its place.
+    pub(crate) fn take_account(&self) -> Account {
+        std::mem::replace(&mut *self.account(), Account::new(clock()))
+    }
+
+    pub(crate) fn parent_is_gone(&self) -> bool {
+        self.token.raised() == Some(Reason::ParentGone)
+    }
+}
 
 /// One child's connection to its parent.
+///
+/// Everything that is said here is queued, and goes out in order. When the parent is slow, texts
+/// are joined, progress lines replaced by newer ones, and in the end the agent waits, until there
+/// is room or it is asked to stop.
 #[derive(Debug)]
-pub struct Session {}
+pub struct Session {
+    spec: Arc<TaskSpec>,
+    owner: Option<ownership::Owner>,
+    desk: Arc<Desk>,
+    #[cfg(test)]
+    heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
+}
 
 impl Session {
+    pub(crate) fn new(
+        spec: Arc<TaskSpec>,
+        owner: Option<ownership::Owner>,
+        desk: Arc<Desk>,
+    ) -> Self {
+        Self {
+            spec,
+            owner,
+            desk,
+            #[cfg(test)]
+            heard: None,
+        }
+    }
+
+    /// The task, to be kept beside a borrowed session.
+    pub(crate) fn shared_spec(&self) -> Arc<TaskSpec> {
+        Arc::clone(&self.spec)
+    }
+
     /// The task.
     #[must_use]
     pub fn spec(&self) -> &TaskSpec {
-        unimplemented!("skeleton")
+        &self.spec
     }
 
     /// One atomic load.
@@ -22,39 +110,202 @@ impl Session {
     /// # Errors
     /// [`Interrupted`] once the child was asked to stop, or its parent is gone.
     pub fn checkpoint(&self) -> Result<(), Interrupted> {
-        Ok(())
+        if self.is_interrupted() { Err(Interrupted) } else { Ok(()) }
     }
 
     /// Whether [`Session::checkpoint`] would fail.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
-        false
+        self.desk.token.is_raised()
     }
 
-    /// Streams text.
-    pub fn text(&mut self, _delta: &str) {}
+    /// Calls `hook` when the child is asked to stop (at once if it was already), for agents that
+    /// wait for something else than this session. It may be called more than once, on another
+    /// thread, and must not block.
+    pub fn on_interrupt(&self, hook: impl Fn() + Send + Sync + 'static) {
+        self.desk.token.on_raise(move |_| hook());
+    }
+
+    /// Streams text. The last 64 KiB are the answer of a child that is interrupted or fails.
+    pub fn text(&mut self, delta: &str) {
+        self.content(Some(delta));
+        for text in pieces(delta) {
+            self.put(ChildEvent::Text { text: text.to_owned() });
+        }
+    }
 
     /// Shows a thought.
-    pub fn thinking(&mut self, _line: &str) {}
+    pub fn thinking(&mut self, line: &str) {
+        self.content(None);
+        if self.spec.relay_events {
+            for text in pieces(line) {
+                self.put(ChildEvent::Thinking { text: text.to_owned() });
+            }
+        }
+    }
 
     /// Says how far the work has come. Content, so it counts as life.
-    pub fn progress(&mut self, _summary: impl Display) {}
+    pub fn progress(&mut self, summary: impl Display) {
+        self.content(None);
+        let summary = clip(&summary.to_string(), MERGED_TEXT).to_owned();
+        self.put(ChildEvent::Progress { summary, merged: 0 });
+    }
 
     /// Says that a tool starts; it is the current tool until the next call or [`Session::tool_done`].
-    pub fn tool(&mut self, _name: &str, _preview: Option<&str>, _args: Value) {}
+    pub fn tool(&mut self, name: &str, preview: Option<&str>, args: Value) {
+        let name = clip(name, NAME);
+        let bytes = value_bytes(&args);
+        let mut account = self.desk.account();
+        account.content(clock());
+        account.tool(name, bytes as u64);
+        drop(account);
+        if !self.spec.relay_events {
+            return;
+        }
+        let mut preview = preview.map(|text| clip(text, PREVIEW).to_owned());
+        let mut args = args;
+        if bytes > ARGS {
+            args = Value::Null;
+            let note = format!("[{bytes} bytes of arguments are not shown]");
+            preview = Some(preview.map_or(note.clone(), |text| format!("{text} {note}")));
+        }
+        self.put(ChildEvent::Tool { name: name.to_owned(), preview, args });
+    }
 
     /// Says how the current tool ended, for the trace.
-    pub fn tool_done(&mut self, _result_bytes: u64, _ok: bool) {}
+    pub fn tool_done(&mut self, result_bytes: u64, ok: bool) {
+        let mut account = self.desk.account();
+        account.content(clock());
+        account.tool_done(result_bytes, ok);
+    }
 
     /// Counts a model call.
-    pub fn api_call(&mut self, _tokens: Tokens, _cost_usd: Option<f64>) {}
+    pub fn api_call(&mut self, tokens: Tokens, cost_usd: Option<f64>) {
+        let mut account = self.desk.account();
+        account.content(clock());
+        account.api_call(tokens, cost_usd);
+    }
+
+    /// Says which model really answers.
+    pub fn model(&mut self, name: &str) {
+        self.desk.account().model = Some(clip(name, NAME).to_owned());
+    }
+
+    /// Something happened that is worth no event, but is a sign of progress.
+    pub fn alive(&mut self) {
+        self.content(None);
+    }
 
     /// The empty answer that follows is meant to be empty.
-    pub fn allow_empty_answer(&mut self) {}
+    pub fn allow_empty_answer(&mut self) {
+        self.desk.account().empty_on_purpose = true;
+    }
 
     /// Starts programs that belong to this child and end with it.
     #[must_use]
     pub fn owner(&self) -> Option<&ownership::Owner> {
-        None
+        self.owner.as_ref()
+    }
+
+    fn content(&self, text: Option<&str>) {
+        let mut account = self.desk.account();
+        account.content(clock());
+        if let Some(text) = text {
+            account.last_text.push(text.as_bytes());
+        }
+    }
+
+    fn put(&self, event: ChildEvent) {
+        self.desk.outbox.put(event, &self.desk.token);
+    }
+}
+
+/// Cuts a text between characters into pieces that one event may carry.
+fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let (piece, rest) = text.split_at(floor_char_boundary(text, MERGED_TEXT));
+        text = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::Taken;
+    use delegate_protocol::spec::sample;
+    use std::thread;
+
+    impl Session {
+        /// A session that somebody listens to; see [`Session::said_for_tests`].
+        pub(crate) fn for_tests(change: impl FnOnce(&mut TaskSpec)) -> Self {
+            let mut spec = sample(0, "a", "goal");
+            change(&mut spec);
+            let mut session = Self::new(Arc::new(spec), None, Desk::new(Arc::default()));
+            let desk = Arc::clone(&session.desk);
+            session.heard = Some(thread::spawn(move || drain(&desk)));
+            session
+        }
+
+        /// Every text that was streamed.
+        pub(crate) fn said_for_tests(self) -> Vec<String> {
+            self.desk.outbox.close();
+            let events = self.heard.unwrap().join().unwrap().into_iter();
+            let text = |event| match event {
+                ChildEvent::Text { text } => Some(text),
+                ChildEvent::Thinking { .. }
+                | ChildEvent::Tool { .. }
+                | ChildEvent::Progress { .. } => None,
+            };
+            events.filter_map(text).collect()
+        }
+    }
+
+    fn drain(desk: &Desk) -> Vec<ChildEvent> {
+        let next = || match desk.outbox.take(None) {
+            Taken::Event(event) => Some(event),
+            Taken::Nothing | Taken::Done => None,
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    fn session(relay_events: bool) -> Session {
+        let mut spec = sample(0, "a", "goal");
+        spec.relay_events = relay_events;
+        Session::new(Arc::new(spec), None, Desk::new(Arc::default()))
+    }
+
+    fn said(session: &Session) -> Vec<ChildEvent> {
+        session.desk.outbox.close();
+        drain(&session.desk)
+    }
+
+    #[test]
+    fn a_large_text_is_cut_between_characters() {
+        let text = "é".repeat(MERGED_TEXT);
+        let cut: Vec<_> = pieces(&text).collect();
+        assert_eq!((cut.len(), cut.concat()), (2, text));
+        assert_eq!(pieces("").count(), 0);
+    }
+
+    #[test]
+    fn arguments_that_are_too_large_are_left_out_and_counted() {
+        let mut session = session(true);
+        session.tool("write", Some("notes.txt"), Value::Text("x".repeat(2 * ARGS)));
+        let expected = format!("notes.txt [{} bytes of arguments are not shown]", 2 * ARGS + 5);
+        let events = said(&session);
+        let [ChildEvent::Tool { preview, args, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((preview.as_deref(), args), (Some(expected.as_str()), &Value::Null));
+    }
+
+    #[test]
+    fn nobody_listens_so_only_content_goes_out() {
+        let mut session = session(false);
+        session.thinking("hm");
+        session.tool("grep", None, Value::Null);
+        session.text("t");
+        session.progress(1);
+        let events = said(&session);
+        assert!(matches!(events[..], [ChildEvent::Text { .. }, ChildEvent::Progress { .. }]));
     }
 }

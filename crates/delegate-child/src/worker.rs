@@ -1,9 +1,19 @@
 //! The worker role of a program: descriptor 3 is the line to the parent, 4 the line to the
 //! supervisor.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::cancel::{Reason, Token};
+use crate::link::{self, LinkError};
 use crate::registry::Registry;
+use crate::serve::{Host, serve_until};
 
 /// The argument that makes a program a worker.
 pub const WORKER_ROLE: &str = "@delegate-worker";
@@ -14,9 +24,80 @@ pub const LINE_FD: i32 = 3;
 /// The line to the supervisor.
 pub const OWNER_FD: i32 = 4;
 
+/// Time that an agent has to unwind once the parent is gone. Then the process ends itself: an agent
+/// that never looks at its session must not outlive the one who asked for it, even where no
+/// supervisor stands above the worker.
+pub const UNWIND: Duration = Duration::from_secs(3);
+
 /// When this process was started as a worker, serves its one task to the end. Call it first in
 /// `main`, after [`ownership::owner::run_if_asked`].
+///
+/// The exit code is 0 after the last frame was taken, 1 when the parent is gone or broke the
+/// protocol, 2 when descriptor 3 is not a socket. A parent that is gone and an agent that does not
+/// unwind within [`UNWIND`] end the process by SIGKILL.
 #[must_use]
-pub fn run_if_asked(_registry: &Registry) -> Option<ExitCode> {
-    None
+pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
+    if std::env::args_os().nth(1).is_none_or(|role| role != WORKER_ROLE) {
+        return None;
+    }
+    // Both before anything else opens a descriptor: a free number would be somebody else's soon.
+    let (line, owner) = (ownership::inherit::take(LINE_FD), ownership::inherit::take(OWNER_FD));
+    let line = match line.map(link::socket) {
+        Ok(line) => line,
+        Err(error) => {
+            say(&format!("descriptor {LINE_FD} is not the line to a parent: {error}"));
+            return Some(ExitCode::from(2));
+        }
+    };
+    let host = Host {
+        owner: owner.ok().map(ownership::Owner::inherited),
+        pid: std::process::id(),
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let token = Arc::new(Token::default());
+    // Dropped when the task is carried: then nobody has to be ended.
+    let (_carried, watched) = bounded(0);
+    leave_when_orphaned(&token, watched);
+    match serve_until(line, registry, host, &token) {
+        Ok(()) => Some(ExitCode::SUCCESS),
+        Err(error) => {
+            if !matches!(error, LinkError::Closed) {
+                say(&error.to_string());
+            }
+            Some(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Ends this process when its parent is gone and the agent does not unwind.
+fn leave_when_orphaned(token: &Token, carried: Receiver<std::convert::Infallible>) {
+    token.on_raise(move |reason| {
+        if reason != Reason::ParentGone {
+            return;
+        }
+        let carried = carried.clone();
+        let watch = move || {
+            if carried.recv_timeout(UNWIND) == Err(RecvTimeoutError::Timeout) {
+                end_this_process();
+            }
+        };
+        if thread::Builder::new().name("unwind".to_owned()).spawn(watch).is_err() {
+            // Without a thread nobody can wait; what is certain is worth more than 3 s.
+            end_this_process();
+        }
+    });
+}
+
+/// Not `exit`: that runs handlers, which the agent that does not end may keep from ending.
+fn end_this_process() {
+    if let Err(error) = kill_process(getpid(), Signal::KILL) {
+        tracing::error!(%error, "a process cannot end itself");
+    }
+}
+
+/// A worker's stderr is kept by its parent; without a parent nobody reads it, and that is no error.
+fn say(text: &str) {
+    if let Err(error) = writeln!(io::stderr(), "{WORKER_ROLE}: {text}") {
+        tracing::debug!(%error, "stderr is closed");
+    }
 }

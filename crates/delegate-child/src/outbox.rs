@@ -1,0 +1,214 @@
+//! The outbox: what an agent says waits here for the one writer of the line. It adds waiting to
+//! `queue`: an agent waits while the queue is full, the writer while it is empty.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use delegate_protocol::ChildEvent;
+
+use crate::cancel::{Reason, Token};
+use crate::queue::{Full, Queue};
+
+/// A bounded, merging queue between the agent's thread and the writer.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    /// Something left the queue, or the token was raised.
+    room: Condvar,
+    /// Something entered the queue, or the agent is done.
+    work: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: Queue,
+    done: bool,
+    /// Content that an agent emitted after it was asked to stop, while there was no room.
+    skipped: u64,
+}
+
+/// What the writer finds.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Taken {
+    /// The oldest event.
+    Event(ChildEvent),
+    /// Nothing came in time.
+    Nothing,
+    /// The agent is done and everything was taken.
+    Done,
+}
+
+impl Outbox {
+    /// Queues an event; waits for room. Once `token` is raised nobody waits for content any more:
+    /// what finds no room is skipped (its text is still in the account's tail), so that an agent
+    /// always reaches its next checkpoint. Without a parent everything is skipped.
+    pub(crate) fn put(&self, event: ChildEvent, token: &Token) {
+        let mut state = self.state();
+        let mut rest = event;
+        loop {
+            let raised = token.raised();
+            if raised == Some(Reason::ParentGone) {
+                state.queue.clear();
+                return;
+            }
+            match state.queue.push(rest, raised.is_some()) {
+                Ok(()) => break,
+                Err(Full(ChildEvent::Text { .. } | ChildEvent::Thinking { .. }))
+                | Err(Full(ChildEvent::Progress { .. }))
+                    if raised.is_some() =>
+                {
+                    state.skipped += 1;
+                    return;
+                }
+                Err(Full(event)) => rest = event,
+            }
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Takes the oldest event; waits for one at most this long (`None`: as long as it takes).
+    pub(crate) fn take(&self, wait: Option<Duration>) -> Taken {
+        let idle = |state: &mut State| state.queue.len() == 0 && !state.done;
+        let guard = self.state();
+        let mut state = match wait {
+            Some(wait) => {
+                let waited = self.work.wait_timeout_while(guard, wait, idle);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => self.work.wait_while(guard, idle).unwrap_or_else(PoisonError::into_inner),
+        };
+        match state.queue.pop() {
+            Some(event) => {
+                self.room.notify_one();
+                Taken::Event(event)
+            }
+            None if state.done => Taken::Done,
+            None => Taken::Nothing,
+        }
+    }
+
+    /// The agent says nothing more.
+    pub(crate) fn close(&self) {
+        self.state().done = true;
+        self.work.notify_one();
+    }
+
+    /// Lets a waiting agent look at the token again. Taking the lock first means that nobody is
+    /// between looking and waiting.
+    pub(crate) fn wake(&self) {
+        drop(self.state());
+        self.room.notify_all();
+    }
+
+    /// Content that was skipped because the child was asked to stop.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.state().skipped
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::QUEUE_EVENTS;
+    use delegate_protocol::Value;
+    use std::sync::Arc;
+    use std::thread;
+
+    fn tool() -> ChildEvent {
+        ChildEvent::Tool { name: "t".to_owned(), preview: None, args: Value::Null }
+    }
+
+    fn full_outbox() -> (Arc<Outbox>, Arc<Token>) {
+        let (outbox, token) = (Arc::new(Outbox::default()), Arc::new(Token::default()));
+        let woken = Arc::clone(&outbox);
+        token.on_raise(move |_| woken.wake());
+        for _ in 0..QUEUE_EVENTS {
+            outbox.put(tool(), &token);
+        }
+        (outbox, token)
+    }
+
+    /// Starts a thread that puts one event into a full outbox, and waits until it really waits.
+    fn blocked(
+        outbox: &Arc<Outbox>,
+        token: &Arc<Token>,
+        event: ChildEvent,
+    ) -> thread::JoinHandle<()> {
+        let (outbox, token) = (Arc::clone(outbox), Arc::clone(token));
+        let (started, here) = crossbeam_channel::bounded(0);
+        let thread = thread::spawn(move || {
+            started.send(()).unwrap();
+            outbox.put(event, &token);
+        });
+        here.recv().unwrap();
+        assert!(!thread.is_finished());
+        thread
+    }
+
+    #[test]
+    fn a_flood_of_text_stays_within_the_bound_and_arrives_whole() {
+        const DELTAS: usize = 1_000_000;
+        let (outbox, token) = (Arc::new(Outbox::default()), Token::default());
+        let reader = thread::spawn({
+            let outbox = Arc::clone(&outbox);
+            move || {
+                let (mut bytes, mut events, mut longest) = (0, 0, 0);
+                loop {
+                    longest = longest.max(outbox.state().queue.len());
+                    match outbox.take(None) {
+                        Taken::Event(ChildEvent::Text { text }) => bytes += text.len(),
+                        Taken::Done => return (bytes, events, longest),
+                        other @ (Taken::Event(_) | Taken::Nothing) => panic!("{other:?}"),
+                    }
+                    events += 1;
+                    thread::yield_now();
+                }
+            }
+        });
+        for _ in 0..DELTAS {
+            outbox.put(ChildEvent::Text { text: "delta ".to_owned() }, &token);
+        }
+        outbox.close();
+        let (bytes, events, longest) = reader.join().unwrap();
+        assert_eq!(bytes, DELTAS * "delta ".len());
+        assert!(longest <= QUEUE_EVENTS, "{longest}");
+        assert!(events <= DELTAS);
+    }
+
+    #[test]
+    fn an_interrupt_frees_a_waiting_agent_and_its_text_is_skipped() {
+        let (outbox, token) = full_outbox();
+        let agent = blocked(&outbox, &token, ChildEvent::Text { text: "x".to_owned() });
+        token.raise(Reason::Interrupt);
+        agent.join().unwrap();
+        assert_eq!((outbox.skipped(), outbox.state().queue.len()), (1, QUEUE_EVENTS));
+        outbox.put(tool(), &token);
+        assert_eq!(outbox.state().queue.len(), QUEUE_EVENTS + 1);
+    }
+
+    #[test]
+    fn a_lost_parent_frees_a_waiting_agent_and_nothing_is_kept() {
+        let (outbox, token) = full_outbox();
+        let agent = blocked(&outbox, &token, tool());
+        token.raise(Reason::ParentGone);
+        agent.join().unwrap();
+        assert_eq!(outbox.take(Some(Duration::ZERO)), Taken::Nothing);
+        outbox.close();
+        assert_eq!(outbox.take(None), Taken::Done);
+    }
+
+    #[test]
+    fn a_waiting_agent_goes_on_when_the_writer_took_something() {
+        let (outbox, token) = full_outbox();
+        let agent = blocked(&outbox, &token, tool());
+        assert_eq!(outbox.take(None), Taken::Event(tool()));
+        agent.join().unwrap();
+        assert_eq!(outbox.state().queue.len(), QUEUE_EVENTS);
+    }
+}
