@@ -1,0 +1,113 @@
+//! What the tests of this crate share: an owner over the supervisor program, and waiting for facts.
+#![expect(clippy::disallowed_methods, reason = "tests wait for facts, with deadlines")]
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::allow_attributes, reason = "an expectation would fail in some of the binaries")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use ownership::{ChildEvent, Owned, Owner, Program, Spawn};
+
+/// Long enough for a busy machine; reached only by a failure.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// An owner whose supervisor is the small program of this crate.
+pub(crate) fn owner() -> Owner {
+    Owner::new(Program::named(env!("CARGO_BIN_EXE_ownership-supervisor")), Vec::new())
+}
+
+/// A shell that runs `script`.
+pub(crate) fn shell(script: &str) -> Spawn {
+    Spawn::new("/bin/sh").arg("-c").arg(script)
+}
+
+/// Starts it and gives its events.
+pub(crate) fn start(owner: &Owner, spawn: Spawn) -> (Owned, Receiver<ChildEvent>) {
+    let (tell, events) = channel();
+    let owned = owner.spawn(spawn, move |event| drop(tell.send(event))).expect("spawn");
+    (owned, events)
+}
+
+/// Waits until `fact` gives something.
+pub(crate) fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = fact() {
+            return value;
+        }
+        assert!(Instant::now() < until, "in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Number and start time of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) pid: i32,
+    pub(crate) start: u64,
+}
+
+/// The fields of `/proc/PID/stat` after the name.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let rest = text.get(text.rfind(')')? + 2..)?;
+    Some(rest.split(' ').map(str::to_owned).collect())
+}
+
+impl Identity {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let start = stat(pid)?.get(19)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+
+    /// Whether it is this process and not dead; a zombie is.
+    pub(crate) fn lives(self) -> bool {
+        let state = stat(self.pid).and_then(|fields| fields.first().cloned());
+        Self::of(self.pid) == Some(self) && !matches!(state.as_deref(), Some("Z" | "X") | None)
+    }
+
+    pub(crate) fn state(self) -> Option<String> {
+        stat(self.pid)?.first().cloned()
+    }
+
+    pub(crate) fn parent(self) -> Option<i32> {
+        stat(self.pid)?.get(1)?.parse().ok()
+    }
+
+    /// Sends KILL through a handle, if it still is this process.
+    pub(crate) fn kill(self) {
+        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+        let Some(pid) = Pid::from_raw(self.pid) else { return };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        if Self::of(self.pid) == Some(self) {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+    }
+}
+
+/// The processes whose numbers stand in the files of `dir`, by file name; files appear when the
+/// processes are ready.
+pub(crate) fn recorded(dir: &Path, name: &str) -> Identity {
+    wait_for(&format!("{name} is there"), || {
+        let pid = fs::read_to_string(dir.join(name)).ok()?;
+        Identity::of(pid.strip_suffix('\n')?.parse().ok()?)
+    })
+}
+
+/// Processes with this parent.
+pub(crate) fn children_of(parent: i32) -> HashSet<i32> {
+    fs::read_dir("/proc")
+        .expect("proc")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid| stat(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(parent))
+        .collect()
+}
+
+/// The parent of a child of the supervisor is the supervisor.
+pub(crate) fn supervisor_of(owned: &Owned) -> Identity {
+    let child = Identity::of(owned.pid().cast_signed()).expect("child");
+    Identity::of(child.parent().expect("parent")).expect("supervisor")
+}
