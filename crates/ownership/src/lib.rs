@@ -5,6 +5,7 @@
 //! forks do not escape; it watches the owner through a pidfd and, when the owner is gone in any way,
 //! ends all of its descendants and leaves only when the kernel says that none is left.
 
+pub mod inherit;
 pub mod owner;
 pub mod program;
 pub mod spawn;

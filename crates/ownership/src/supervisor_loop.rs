@@ -55,6 +55,9 @@ pub(crate) fn run() -> ExitCode {
 }
 
 fn set_up(control: OwnedFd, owner: OwnedFd) -> io::Result<Loop> {
+    for fd in [&control, &owner] {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
     process::close_from(5);
     process::quiet_standard_streams()?;
     process::go_on_in_a_copy()?;

@@ -4,20 +4,16 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// Takes over a descriptor that this process inherited under a fixed number; `None` if it is not open.
-///
-/// Only for the start of a process that was promised this number ([`crate::supervisor_loop`]).
+/// Takes over a descriptor that this process inherited under an agreed number; `None` if it is not
+/// open. Only for numbers that nothing else in this process owns.
 pub(crate) fn inherited(number: RawFd) -> Option<OwnedFd> {
     // SAFETY: asks about a number; does nothing to it.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags < 0 {
         return None;
     }
-    // SAFETY: it is open, and this process has just started: nothing else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(number) };
-    // SAFETY: our own descriptor.
-    unsafe { libc::fcntl(number, libc::F_SETFD, flags | libc::FD_CLOEXEC) };
-    Some(fd)
+    // SAFETY: it is open, and the caller says that nothing else owns it.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Closes every descriptor from `first` on. Only before anything of this process was opened there.

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "signal sets, signalfd and group signals through a pidfd")]
 
 use std::io;
-use std::mem::{self, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
@@ -65,11 +65,18 @@ pub(crate) fn unblock_all() {
 }
 
 /// Default disposition; what the system does not allow stays as it is. Async-signal-safe.
+///
+/// Past the C library, which refuses to touch the two real-time signals that it keeps for itself;
+/// where somebody's parent ignored those, its children would inherit it.
 pub(crate) fn set_default(number: i32) {
-    // SAFETY: zero is a valid value; SIG_DFL is zero.
-    let action: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: installs no handler of ours.
-    unsafe { libc::sigaction(number, &raw const action, ptr::null_mut()) };
+    /// Not smaller than the kernel's `struct sigaction` on any architecture; all zeros is SIG_DFL
+    /// without flags.
+    const DEFAULT: [u64; 16] = [0; 16];
+    /// Bytes of the kernel's signal set.
+    const SET_BYTES: usize = 8;
+    let old = ptr::null_mut::<u64>();
+    // SAFETY: reads the constant, installs no handler.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, number, DEFAULT.as_ptr(), old, SET_BYTES) };
 }
 
 /// Ignores what a supervisor ignores.

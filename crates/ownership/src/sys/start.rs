@@ -52,7 +52,7 @@ pub(crate) struct Failed {
 /// build stays under 4 KiB.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Real-time signals that the C library keeps for itself; it refuses to touch them.
+/// The highest signal of the kernel (man 7 signal).
 const LAST_SIGNAL: i32 = 64;
 
 /// Starts `plan`. The calling thread sleeps until the program runs or the start has failed.
@@ -146,6 +146,8 @@ struct Child<'a> {
     env: Vec<*const libc::c_char>,
     /// As [`Plan::fds`]; the sources change when they are moved out of the way.
     fds: Vec<(RawFd, RawFd)>,
+    /// The program, when it is executed by descriptor; moved out of the way too.
+    image: Option<RawFd>,
     /// First number above all targets.
     above: RawFd,
     /// Ranges between the targets, marked close-on-exec as a net.
@@ -173,6 +175,10 @@ impl<'a> Child<'a> {
             above: targets.last().map_or(0, |last| last.saturating_add(1)),
             gaps: gaps(&targets),
             fds,
+            image: match plan.image {
+                Image::Paths(_) => None,
+                Image::Open(program) => Some(program.as_raw_fd()),
+            },
             failed: None,
         }
     }
@@ -252,6 +258,9 @@ fn place_descriptors(child: &mut Child<'_>) -> Result<(), Failed> {
             child.fds[at].1 = move_up(child.fds[at].1, child.above)?;
         }
     }
+    if let Some(image) = child.image.filter(|image| *image < child.above) {
+        child.image = Some(move_up(image, child.above)?);
+    }
     for &(target, source) in &child.fds {
         // SAFETY: plain system call on numbers of the child's own table.
         done(Phase::Setup, unsafe { libc::dup2(source, target) })?;
@@ -278,9 +287,8 @@ fn move_up(source: RawFd, above: RawFd) -> Result<RawFd, Failed> {
 fn execute(child: &mut Child<'_>) -> Failed {
     let argv = child.argv.as_ptr();
     let env = child.env.as_ptr();
-    if let Image::Open(program) = child.plan.image {
-        let fd = program.as_raw_fd();
-        // SAFETY: terminated arrays of terminated strings; the descriptor is borrowed by the plan.
+    if let Some(fd) = child.image {
+        // SAFETY: terminated arrays of terminated strings; the descriptor is the plan's or our copy.
         unsafe {
             libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, env, libc::AT_EMPTY_PATH)
         };

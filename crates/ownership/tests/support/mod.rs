@@ -111,3 +111,12 @@ pub(crate) fn supervisor_of(owned: &Owned) -> Identity {
     let child = Identity::of(owned.pid().cast_signed()).expect("child");
     Identity::of(child.parent().expect("parent")).expect("supervisor")
 }
+
+/// A program of `examples/`. `cargo test` builds them; `cargo test --test NAME` alone does not.
+pub(crate) fn example(name: &str) -> std::path::PathBuf {
+    let own = std::env::current_exe().expect("this program");
+    let target = own.parent().and_then(Path::parent).expect("target directory");
+    let path = target.join("examples").join(name);
+    assert!(path.exists(), "{name} is not built: cargo build -p delegate-ownership --examples");
+    path
+}
