@@ -120,3 +120,71 @@ pub(crate) fn example(name: &str) -> std::path::PathBuf {
     assert!(path.exists(), "{name} is not built: cargo build -p delegate-ownership --examples");
     path
 }
+
+/// A `tree-owner` and the members of its tree.
+pub(crate) struct TreeOwner {
+    pub(crate) process: std::process::Child,
+    pub(crate) supervisor: Identity,
+    /// launcher, program, helper, session, daemon, stubborn, stopped.
+    pub(crate) members: Vec<(&'static str, Identity)>,
+    _dir: tempfile::TempDir,
+}
+
+/// The files that `tree-owner` writes.
+const MEMBERS: [&str; 7] =
+    ["launcher", "program", "helper", "session", "daemon", "stubborn", "stopped"];
+
+impl TreeOwner {
+    /// Starts one, with mechanisms of its supervisor switched `off`.
+    pub(crate) fn start(grace: Duration, off: &str) -> Self {
+        let dir = tempfile::tempdir().expect("dir");
+        let process = std::process::Command::new(example("tree-owner"))
+            .arg(dir.path())
+            .arg(grace.as_millis().to_string())
+            .env("OWNERSHIP_TEST_OFF", off)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("tree-owner");
+        let members: Vec<_> =
+            MEMBERS.iter().map(|name| (*name, recorded(dir.path(), name))).collect();
+        let stopped = members[6].1;
+        wait_for("stopped", || (stopped.state()? == "T").then_some(()));
+        let launcher = members[0].1;
+        let supervisor = Identity::of(launcher.parent().expect("parent")).expect("supervisor");
+        Self { process, supervisor, members, _dir: dir }
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Identity {
+        self.members.iter().find(|(known, _)| *known == name).expect("a member").1
+    }
+
+    /// Who of the tree lives.
+    pub(crate) fn living(&self) -> Vec<&'static str> {
+        self.members.iter().filter(|(_, who)| who.lives()).map(|(name, _)| *name).collect()
+    }
+
+    /// Says how it is to end.
+    pub(crate) fn tell(&mut self, how: &str) {
+        use std::io::Write;
+        let stdin = self.process.stdin.as_mut().expect("stdin");
+        writeln!(stdin, "{how}").expect("tell");
+    }
+
+    pub(crate) fn signal(&self, number: rustix::process::Signal) {
+        // Our own child, not reaped: the number is its own.
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, number).expect("signal");
+    }
+}
+
+/// Whatever a test leaves of it is ended by handle.
+impl Drop for TreeOwner {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        self.supervisor.kill();
+        for (_, member) in &self.members {
+            member.kill();
+        }
+    }
+}
