@@ -11,6 +11,10 @@ pub mod program;
 pub mod spawn;
 
 #[cfg(target_os = "linux")]
+mod attach;
+#[cfg(target_os = "linux")]
+mod child;
+#[cfg(target_os = "linux")]
 mod client;
 #[cfg(not(target_os = "linux"))]
 #[path = "unsupported.rs"]
@@ -25,6 +29,8 @@ mod launch;
 mod line;
 #[cfg(target_os = "linux")]
 mod membership;
+#[cfg(target_os = "linux")]
+mod order;
 #[cfg(target_os = "linux")]
 mod protocol;
 #[cfg(target_os = "linux")]
@@ -41,3 +47,8 @@ pub use owner::{
 };
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -103,9 +103,8 @@ pub(crate) fn receive(
     };
     let fds: Vec<OwnedFd> = control
         .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
+        .filter_map(|message| {
+            if let RecvAncillaryMessage::ScmRights(fds) = message { Some(fds) } else { None }
         })
         .flatten()
         .collect();
@@ -185,7 +184,7 @@ mod tests {
                 Received::Record { bytes, fds } => {
                     assert!(bytes == record && fds.is_empty());
                 }
-                other => panic!("{size}: {other:?}"),
+                other @ (Received::Junk | Received::End) => panic!("{size}: {other:?}"),
             }
         }
         assert_eq!(pack(vec![0; MAX_RECORD + 1], &mut Vec::new()), Err(Errno::TOOBIG));

@@ -15,15 +15,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::identity::{self, Stat};
-use crate::launch::{self, Setting, TAG};
+use crate::launch::TAG;
 use crate::line::{self, Received};
-use crate::membership::{Identity, Member, ProcessGroup, Protected, Source, stop_all};
-use crate::protocol::{Failure, MAX_INLINE, Order, Reply, Request, VERSION};
-use crate::registry::{Root, ScopeId};
-use crate::spawn::Phase;
-use crate::supervisor::{Effect, Event, Supervisor, Unknown};
+use crate::membership::{Identity, Protected, Source};
+use crate::protocol::{MAX_INLINE, Request};
+use crate::registry::ScopeId;
+use crate::supervisor::{Event, Supervisor, Unknown};
 use crate::sys::wait::{self, Look};
 use crate::sys::{Pid, process, signal};
+
+mod act;
+mod off;
+mod voice;
+
+use off::Off;
+use voice::Line;
 
 /// Without children for this long, a supervisor leaves.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -34,9 +40,6 @@ const MAX_WAITING: usize = 4096;
 
 /// Records read from one line before the others get their turn.
 const BATCH: usize = 64;
-
-/// For tests only: mechanisms to switch off, by name. Each has a test that shows what escapes then.
-const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
 
 /// For tests only: milliseconds without children after which the supervisor leaves.
 const TEST_IDLE: &str = "OWNERSHIP_TEST_IDLE_MS";
@@ -72,62 +75,6 @@ fn set_up(control: OwnedFd, owner: OwnedFd) -> io::Result<Loop> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     }
     Loop::new(control, owner, off)
-}
-
-/// What is switched off, in tests.
-#[derive(Debug, Clone, Copy, Default)]
-struct Off {
-    subreaper: bool,
-    pidfd: bool,
-    walk: bool,
-    cont: bool,
-    kill: bool,
-}
-
-impl Off {
-    fn from_environment() -> Self {
-        let list = std::env::var(TEST_OFF).unwrap_or_default();
-        let has = |name| list.split(',').any(|word| word == name);
-        Self {
-            subreaper: has("subreaper"),
-            pidfd: has("pidfd"),
-            walk: has("walk"),
-            cont: has("cont"),
-            kill: has("kill"),
-        }
-    }
-}
-
-/// One line and what waits to be said on it.
-struct Line {
-    socket: OwnedFd,
-    waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-}
-
-impl Line {
-    fn new(socket: OwnedFd) -> Self {
-        let hello = Reply::Hello { version: VERSION, pid: identity::own_pid() };
-        Self { socket, waiting: VecDeque::from([(hello.encode(), None)]) }
-    }
-
-    /// Says what can be said without waiting. `false` when nobody is there to hear it.
-    fn flush(&mut self) -> bool {
-        while let Some((bytes, fd)) = self.waiting.front() {
-            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-            match line::send(self.socket.as_fd(), bytes, &fds, false) {
-                Ok(()) => drop(self.waiting.pop_front()),
-                // TOOMANYREFS: more descriptors under way than one process may have; told later.
-                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
-                    return true;
-                }
-                Err(_) => {
-                    self.waiting.clear();
-                    return false;
-                }
-            }
-        }
-        true
-    }
 }
 
 /// Members that were sent TERM.
@@ -350,179 +297,6 @@ impl Loop {
                 events.extend(self.act(effect));
             }
         }
-    }
-
-    fn act(&mut self, effect: Effect) -> Option<Event> {
-        match effect {
-            Effect::Spawn { scope, order, fds } => return Some(self.spawn(scope, &order, &fds)),
-            Effect::OpenLine { scope } => return Some(self.open_line(scope)),
-            Effect::Reply { line, reply, with } => self.reply(line, &reply, with),
-            Effect::Terminate { scope } => self.terminate(scope),
-            Effect::Walk { scope } => return Some(self.walk(scope)),
-            Effect::Kill { scope } => self.kill(scope),
-            Effect::Survey { scope } => {
-                let alive = self.members(scope).into_iter().filter(|m| !m.stat.is_zombie());
-                let members = alive.map(|member| member.stat.process(member.pid)).collect();
-                return Some(Event::Left { scope, members });
-            }
-            Effect::Pause { scope } => self.signal_all(scope, libc::SIGSTOP),
-            Effect::Resume { scope } => self.signal_all(scope, libc::SIGCONT),
-            Effect::Reap { pid } => {
-                wait::reap(pid);
-                self.handles.remove(&pid);
-            }
-            Effect::Forget { scope } => {
-                if let Some(mut line) = self.lines.remove(&scope) {
-                    line.flush();
-                }
-                self.reached.remove(&scope);
-            }
-            Effect::Leave => self.leave(),
-            Effect::Exit => self.done = true,
-        }
-        None
-    }
-
-    fn spawn(&mut self, scope: ScopeId, order: &Order, fds: &[OwnedFd]) -> Event {
-        let failed = |errno: Errno| Event::Failed {
-            scope,
-            failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
-        };
-        let pair = match order.line.map(|_| line::pair()).transpose() {
-            Ok(pair) => pair,
-            Err(errno) => return failed(errno),
-        };
-        let (ours, theirs) = pair.unzip();
-        let setting = Setting {
-            null: self.null.as_fd(),
-            open_files: self.open_files,
-            subreaper: !self.off.subreaper,
-        };
-        let tag = format!("{}:{}", self.owner_identity, scope.0);
-        match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
-            Ok((pid, pidfd)) => {
-                self.handles.insert(pid, pidfd);
-                self.lines.extend(ours.map(|ours| (scope, Line::new(ours))));
-                Event::Started { scope, pid }
-            }
-            Err(failure) => Event::Failed { scope, failure },
-        }
-    }
-
-    fn open_line(&mut self, scope: ScopeId) -> Event {
-        match line::pair() {
-            Ok((ours, theirs)) => {
-                self.lines.insert(scope, Line::new(ours));
-                self.fresh.insert(scope, theirs);
-                Event::Opened { scope }
-            }
-            Err(errno) => Event::Failed {
-                scope,
-                failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
-            },
-        }
-    }
-
-    fn reply(&mut self, line: ScopeId, reply: &Reply, with: Option<ScopeId>) {
-        let fd = with.and_then(|scope| {
-            let root = self.machine.registry().get(scope)?.root;
-            match root {
-                Root::Running(pid) => self.handles.get(&pid)?.try_clone().ok(),
-                Root::None | Root::Starting | Root::Dead => self.fresh.remove(&scope),
-            }
-        });
-        // Nobody hears a line that is closed.
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.waiting.push_back((reply.encode(), fd));
-        }
-    }
-
-    /// The group of a scope's root, and its handle, while it is not reaped.
-    fn group(&self, scope: ScopeId) -> Option<(ProcessGroup, &OwnedFd)> {
-        let Root::Running(pid) = self.machine.registry().get(scope)?.root else { return None };
-        Some((ProcessGroup::led_by(pid, self.protected)?, self.handles.get(&pid)?))
-    }
-
-    fn send_group(&self, scope: ScopeId, number: i32) {
-        if let Some((group, leader)) = self.group(scope) {
-            // Gone, or of another user: the walk and the end condition tell.
-            let _ = group.send(leader.as_fd(), number);
-        }
-    }
-
-    /// What follows TERM, so that a stopped process comes to it.
-    fn term_and_cont(&self) -> &'static [i32] {
-        if self.off.cont { &[libc::SIGTERM] } else { &[libc::SIGTERM, libc::SIGCONT] }
-    }
-
-    fn terminate(&mut self, scope: ScopeId) {
-        let leader = self.group(scope).and(self.stems(scope).first().copied());
-        for number in self.term_and_cont() {
-            self.send_group(scope, *number);
-        }
-        self.reached.entry(scope).or_default().group = leader;
-    }
-
-    /// Children of ours that stand for a scope; all are unreaped, so their numbers are theirs.
-    fn stems(&self, scope: ScopeId) -> Vec<Pid> {
-        let Some(scope) = self.machine.registry().get(scope) else { return Vec::new() };
-        let root = match scope.root {
-            Root::Running(pid) => Some(pid),
-            Root::None | Root::Starting | Root::Dead => None,
-        };
-        root.into_iter().chain(scope.orphans.iter().copied()).collect()
-    }
-
-    fn members(&self, scope: ScopeId) -> Vec<Member> {
-        if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope)) }
-    }
-
-    fn walk(&mut self, scope: ScopeId) -> Event {
-        let members = self.members(scope);
-        let signals = self.term_and_cont();
-        let reached = self.reached.entry(scope).or_default();
-        let mut found = Vec::new();
-        for member in members {
-            let by_group = reached.group == Some(member.stat.group);
-            if by_group || member.stat.is_zombie() || !reached.members.insert(member.identity()) {
-                continue;
-            }
-            member.send(signals);
-            found.push(member.stat.process(member.pid));
-        }
-        Event::Found { scope, members: found }
-    }
-
-    fn kill(&self, scope: ScopeId) {
-        if self.off.kill {
-            return;
-        }
-        let stems = self.stems(scope);
-        let members = if self.off.walk { Vec::new() } else { stop_all(self.source, &stems) };
-        for member in members {
-            member.send(&[libc::SIGKILL]);
-        }
-        self.send_group(scope, libc::SIGKILL);
-    }
-
-    fn signal_all(&self, scope: ScopeId, number: i32) {
-        self.send_group(scope, number);
-        for member in self.members(scope) {
-            member.send(&[number]);
-        }
-    }
-
-    /// Stops listening first: a request that comes now fails at once at the sender, and one that was
-    /// already queued is never answered. Both go to the next supervisor.
-    fn leave(&mut self) {
-        self.leaving = true;
-        let Some(control) = self.lines.get_mut(&ScopeId::ALL) else { return };
-        // Fails only on a line without a peer.
-        let _ = rustix::net::shutdown(&control.socket, rustix::net::Shutdown::Read);
-        while let Ok(Received::Record { .. } | Received::Junk) =
-            line::receive(control.socket.as_fd(), &mut self.buffer, false)
-        {}
-        control.waiting.push_back((Reply::Leaving.encode(), None));
     }
 }
 

@@ -128,9 +128,12 @@ fn a_childs_death_ends_what_it_started_over_its_line() {
     let effects = machine.step(died(102, &[]), now);
     let order: Vec<_> = effects
         .iter()
-        .filter_map(|effect| match effect {
-            Effect::Reply { line, reply: Reply::Emptied { .. }, .. } => Some(line.0),
-            _ => None,
+        .filter_map(|effect| {
+            if let Effect::Reply { line, reply: Reply::Emptied { .. }, .. } = effect {
+                Some(line.0)
+            } else {
+                None
+            }
         })
         .collect();
     assert_eq!(order, [1, 0], "inner first");
@@ -385,10 +388,10 @@ impl World {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             for effect in self.machine.step(event, self.now) {
-                match effect {
-                    Effect::Reply { line, reply, .. } => self.note(line, &reply),
-                    Effect::OpenLine { scope } => events.push(Event::Opened { scope }),
-                    _ => {}
+                if let Effect::Reply { line, reply, .. } = &effect {
+                    self.note(*line, reply);
+                } else if let Effect::OpenLine { scope } = effect {
+                    events.push(Event::Opened { scope });
                 }
             }
         }

@@ -72,6 +72,7 @@ fn a_member_that_ignores_term_is_killed_after_the_grace_and_not_before() {
     let owner = owner();
     let (child, _events) = start(&owner, script(dir.path(), &[STUBBORN, "wait; sleep 600"]));
     let stubborn = recorded(dir.path(), "stubborn");
+    #[expect(clippy::disallowed_methods, reason = "the test measures a grace")]
     let begun = Instant::now();
     child.end(GRACE);
     child.wait_empty().expect("empty");

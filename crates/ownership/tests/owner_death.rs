@@ -28,8 +28,8 @@ impl Stranger {
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.kill().ok();
+        self.0.wait().ok();
     }
 }
 

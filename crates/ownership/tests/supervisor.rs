@@ -54,6 +54,23 @@ fn junk_on_a_line_does_nothing() {
     child.wait_empty().expect("empty");
 }
 
+/// Who does not read its answers stops only itself, and loses none.
+#[test]
+fn a_line_that_is_not_read_does_not_hold_up_the_others() {
+    let owner = owner();
+    let dir = tempfile::tempdir().expect("dir");
+    let flooder = Spawn::new(support::example("junk-sender")).arg(dir.path()).arg("flood");
+    let (child, _events) = start(&owner, flooder.line(4));
+    wait_for("the flood", || dir.path().join("flooded").exists().then_some(()));
+    let (beside, _beside_events) = start(&owner, shell("exit 6"));
+    assert_eq!(beside.wait().expect("exit").status, ExitStatus::Code(6));
+    std::fs::write(dir.path().join("go"), "").expect("write");
+    let inner = recorded(dir.path(), "inner");
+    assert!(inner.lives(), "once it reads, its line goes on");
+    child.kill();
+    child.wait_empty().expect("empty");
+}
+
 /// Closing the control socket while the owner lives changes nothing; its death does.
 #[test]
 fn a_supervisor_leaves_when_idle_and_no_request_is_lost_in_crossing() {

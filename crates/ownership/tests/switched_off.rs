@@ -42,7 +42,7 @@ fn without_subreapers_the_double_forked_daemon_escapes() {
 #[test]
 fn without_walks_only_known_groups_end() {
     let owner = killed(GRACE, "walk");
-    wait_for("the group is gone", || (!owner.living().contains(&"stubborn")).then_some(()));
+    wait_for("the group has had TERM", || (!owner.living().contains(&"helper")).then_some(()));
     let living = owner.living();
     assert!(living.contains(&"session") && living.contains(&"daemon"), "{living:?}");
     assert!(owner.supervisor.lives(), "it knows that it is not done");

@@ -180,8 +180,8 @@ impl TreeOwner {
 /// Whatever a test leaves of it is ended by handle.
 impl Drop for TreeOwner {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.process.kill().ok();
+        self.process.wait().ok();
         self.supervisor.kill();
         for (_, member) in &self.members {
             member.kill();
