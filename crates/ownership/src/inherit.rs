@@ -1,69 +1,73 @@
 //! Takes over descriptors that a process inherited under an agreed number: a worker's line to its
 //! parent, and its line to the supervisor.
 
-#![expect(unsafe_code, reason = "a number becomes an owned descriptor here, and nowhere else")]
-
 use std::io;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
-
-use rustix::fs::{FileType, fstat};
-use rustix::io::{FdFlags, fcntl_setfd};
-
-/// Numbers that have an owner already.
-static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+use std::os::fd::{OwnedFd, RawFd};
 
 /// Takes over the inherited socket with this number, once per process, and marks it close-on-exec.
 /// Call it before anything else opens descriptors.
 ///
 /// # Errors
 /// `EBADF` when the number is not open, `ENOTSOCK` when it is not a socket (it is left as it is),
-/// `InvalidInput` for 0, 1 and 2, `AlreadyExists` when it was taken before (man 2 fcntl, fstat).
-pub fn take(fd: RawFd) -> io::Result<OwnedFd> {
-    if fd <= 2 {
+/// `InvalidInput` for 0, 1 and 2, `AlreadyExists` when it was taken before, `Unsupported` where there
+/// is no ownership.
+#[cfg(target_os = "linux")]
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    use std::os::fd::IntoRawFd;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Numbers that have an owner already.
+    static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+
+    if (0..=2).contains(&number) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "0, 1 and 2 are not inherited"));
     }
     let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
-    if taken.contains(&fd) {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "the descriptor was taken before",
-        ));
+    if taken.contains(&number) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it was taken before"));
     }
-    // SAFETY: F_GETFD takes no pointer and changes nothing; a number that is not open is an error.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the number is open, as was just seen, and this process was started with it: nothing of
-    // Rust owns it, and the table above gives it out only once.
-    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-    match prepare(&owned) {
+    let fd = crate::sys::process::inherited(number)
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    match prepare(&fd) {
         Ok(()) => {
-            taken.push(fd);
-            Ok(owned)
+            taken.push(number);
+            Ok(fd)
         }
         Err(error) => {
-            // Not ours after all: give the number back without closing it.
-            let _fd: RawFd = owned.into_raw_fd();
+            // Not ours after all: given back without closing it.
+            let _number: RawFd = fd.into_raw_fd();
             Err(error)
         }
     }
 }
 
+#[cfg(target_os = "linux")]
 fn prepare(fd: &OwnedFd) -> io::Result<()> {
+    use rustix::fs::{FileType, fstat};
     if FileType::from_raw_mode(fstat(fd)?.st_mode) != FileType::Socket {
         return Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
     }
-    Ok(fcntl_setfd(fd, FdFlags::CLOEXEC)?)
+    Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?)
 }
 
-#[cfg(test)]
+/// As on Linux, where there is ownership.
+///
+/// # Errors
+/// Always `Unsupported`.
+#[cfg(not(target_os = "linux"))]
+pub fn take(_number: RawFd) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::*;
-    use rustix::io::fcntl_getfd;
     use std::fs::File;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, IntoRawFd};
     use std::os::unix::net::UnixStream;
+
+    use rustix::io::{FdFlags, fcntl_getfd};
+
+    use super::*;
 
     #[test]
     fn only_open_sockets_are_taken_and_only_once() {
@@ -72,11 +76,10 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         assert_eq!(take(file.as_raw_fd()).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
         assert!(file.metadata().is_ok(), "it is still open");
-
         let (socket, _peer) = UnixStream::pair().unwrap();
         let number = OwnedFd::from(socket).into_raw_fd();
-        let owned = take(number).unwrap();
-        assert!(fcntl_getfd(&owned).unwrap().contains(FdFlags::CLOEXEC));
+        let taken = take(number).unwrap();
+        assert!(fcntl_getfd(&taken).unwrap().contains(FdFlags::CLOEXEC));
         assert_eq!(take(number).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 }

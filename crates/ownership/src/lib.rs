@@ -10,8 +10,45 @@ pub mod owner;
 pub mod program;
 pub mod spawn;
 
+#[cfg(target_os = "linux")]
+mod attach;
+#[cfg(target_os = "linux")]
+mod child;
+#[cfg(target_os = "linux")]
+mod client;
+#[cfg(not(target_os = "linux"))]
+#[path = "unsupported.rs"]
+mod client;
+#[cfg(target_os = "linux")]
+mod escalation;
+#[cfg(target_os = "linux")]
+mod identity;
+#[cfg(target_os = "linux")]
+mod launch;
+#[cfg(target_os = "linux")]
+mod line;
+#[cfg(target_os = "linux")]
+mod membership;
+#[cfg(target_os = "linux")]
+mod order;
+#[cfg(target_os = "linux")]
+mod protocol;
+#[cfg(target_os = "linux")]
+mod registry;
+#[cfg(target_os = "linux")]
+mod supervisor;
+#[cfg(target_os = "linux")]
+mod supervisor_loop;
+#[cfg(target_os = "linux")]
+mod sys;
+
 pub use owner::{
     ChildEvent, Emptied, Exit, ExitStatus, Owned, Owner, Process, Scope, Usage, spawn_owned,
 };
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
+
+/// The program of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,52 +1,57 @@
 //! The owning side: starts the supervisor when it is first needed, asks it, and hands out what comes
-//! back.
+//! back. What travels and who reads it is in [`crate::client`].
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::client::{Answer, Child, Client};
 use crate::program::Program;
-use crate::spawn::{Phase, Spawn, SpawnError};
+use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
 /// A connection to a supervisor. Cheap to clone; all clones are one owner.
 ///
 /// A copy of the process made by fork refuses to use it.
 #[derive(Debug, Clone)]
-pub struct Owner {}
+pub struct Owner {
+    client: Arc<Client>,
+}
 
 impl Owner {
-    /// An owner whose supervisor is `program` run with `args`. It is started at the first spawn and
-    /// leaves after 30 s without children; the next spawn starts another.
+    /// An owner whose supervisor is `program`, run with [`SUPERVISOR_ROLE`] and then `args`. It is
+    /// started at the first spawn and leaves after 30 s without children; the next spawn starts
+    /// another.
     #[must_use]
-    pub fn new(_program: Program, _args: Vec<std::ffi::OsString>) -> Self {
-        Self {}
+    pub fn new(program: Program, args: Vec<OsString>) -> Self {
+        Self { client: Client::start(program, args) }
     }
 
     /// The owner at the other end of a line that this process inherited ([`Spawn::line`]). What it
     /// starts belongs to this process's own scope. Marks the descriptor close-on-exec.
     #[must_use]
-    pub fn inherited(_line: OwnedFd) -> Self {
-        Self {}
+    pub fn inherited(line: OwnedFd) -> Self {
+        Self { client: Client::given(line) }
     }
 
     /// Starts a process. Blocks until it was executed or has failed.
     ///
     /// `on_event` is called on this owner's reader thread, in order, for everything that happens to
-    /// the child: it must not block.
+    /// the child: it must not block, and must not start anything.
     ///
     /// # Errors
     /// Nothing was started; the error says at which step, with error number and path.
     pub fn spawn(
         &self,
-        _spawn: Spawn,
-        _on_event: impl FnMut(ChildEvent) + Send + 'static,
+        spawn: Spawn,
+        on_event: impl FnMut(ChildEvent) + Send + 'static,
     ) -> Result<Owned, SpawnError> {
-        Err(SpawnError {
-            phase: Phase::Request,
-            errno: None,
-            path: None,
-            detail: "skeleton".into(),
-        })
+        let grace = spawn.grace;
+        let (child, answer) = self.client.spawn(spawn, Box::new(on_event))?;
+        let Answer { pid, fd: pidfd } = answer;
+        let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace };
+        Ok(Owned { scope, pid: pid.cast_unsigned(), pidfd })
     }
 
     /// Opens a scope without a process of its own: programs started through [`Scope::owner`] end
@@ -56,30 +61,43 @@ impl Owner {
     /// When the supervisor cannot be started or reached.
     pub fn scope(
         &self,
-        _purpose: &str,
-        _on_event: impl FnMut(ChildEvent) + Send + 'static,
+        purpose: &str,
+        on_event: impl FnMut(ChildEvent) + Send + 'static,
     ) -> Result<Scope, SpawnError> {
-        Err(SpawnError {
+        tracing::debug!(purpose, "scope");
+        let grace = DEFAULT_GRACE;
+        let (child, answer) = self.client.open(grace, Box::new(on_event))?;
+        let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace };
+        // Nobody else holds the line of a scope.
+        let line = Arc::into_inner(answer.fd).ok_or_else(|| SpawnError {
             phase: Phase::Request,
             errno: None,
             path: None,
-            detail: "skeleton".into(),
-        })
+            detail: "the line of the scope is held elsewhere".into(),
+        })?;
+        Ok(Scope { scope, owner: Self::inherited(line) })
     }
 }
+
+static DEFAULT: OnceLock<Owner> = OnceLock::new();
 
 /// Starts a process under the owner that [`set_default`] named.
 ///
 /// # Errors
 /// As [`Owner::spawn`]; also when no default owner is set.
 pub fn spawn_owned(spawn: Spawn) -> Result<Owned, SpawnError> {
-    let _ = spawn;
-    Err(SpawnError { phase: Phase::Request, errno: None, path: None, detail: "skeleton".into() })
+    let owner = DEFAULT.get().ok_or_else(|| SpawnError {
+        phase: Phase::Request,
+        errno: None,
+        path: None,
+        detail: "no default owner is set".into(),
+    })?;
+    owner.spawn(spawn, |_| {})
 }
 
 /// Makes `owner` the one that [`spawn_owned`] uses. The first call wins; `false` for later ones.
-pub fn set_default(_owner: Owner) -> bool {
-    false
+pub fn set_default(owner: Owner) -> bool {
+    DEFAULT.set(owner).is_ok()
 }
 
 /// The argument that makes a program the supervisor (see [`run_if_asked`]).
@@ -89,7 +107,8 @@ pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
 /// any thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
-    None
+    let asked = std::env::args_os().nth(1).is_some_and(|role| role == SUPERVISOR_ROLE);
+    asked.then(crate::client::run_supervisor)
 }
 
 /// Something that happened to a child or scope. In this order: at most one `Exited`, then exactly one
@@ -160,28 +179,64 @@ pub struct Emptied {
     pub left: Vec<Process>,
 }
 
+/// What [`Owned`] and [`Scope`] share: a scope that is ended when its handle is dropped.
+#[derive(Debug)]
+struct ScopeHandle {
+    client: Arc<Client>,
+    child: Arc<Child>,
+    grace: Duration,
+}
+
+impl ScopeHandle {
+    fn end(&self, grace: Duration) {
+        self.client.end(&self.child, grace);
+    }
+
+    fn pause(&self) {
+        self.client.pause(&self.child);
+    }
+
+    fn resume(&self) {
+        self.client.resume(&self.child);
+    }
+}
+
+impl Drop for ScopeHandle {
+    fn drop(&mut self) {
+        if !self.child.has_ended() {
+            self.end(self.grace);
+        }
+    }
+}
+
 /// A running child. Dropping it ends its scope (TERM, CONT, grace, KILL); the supervisor does that,
 /// no thread of ours waits.
 #[derive(Debug)]
 #[must_use = "dropping it ends the child"]
-pub struct Owned {}
+pub struct Owned {
+    scope: ScopeHandle,
+    pid: u32,
+    pidfd: Arc<OwnedFd>,
+}
 
 impl Owned {
     /// Its pid: an address for messages, not an identity.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        0
+        self.pid
     }
 
     /// Its pidfd; readable when it has ended (man 2 pidfd_open).
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
-        unimplemented!("skeleton")
+        self.pidfd.as_fd()
     }
 
     /// Ends the scope: TERM and CONT to all of it, after `grace` KILL, until it is empty. Returns at
     /// once; [`ChildEvent::Emptied`] tells when. Later calls can only shorten the grace.
-    pub fn end(&self, _grace: Duration) {}
+    pub fn end(&self, grace: Duration) {
+        self.scope.end(grace);
+    }
 
     /// Ends the scope without grace.
     pub fn kill(&self) {
@@ -189,40 +244,53 @@ impl Owned {
     }
 
     /// Stops (SIGSTOP) every process of the scope.
-    pub fn pause(&self) {}
+    pub fn pause(&self) {
+        self.scope.pause();
+    }
 
     /// Continues every process of the scope.
-    pub fn resume(&self) {}
+    pub fn resume(&self) {
+        self.scope.resume();
+    }
 
     /// Waits for the exit. `None` when the child is lost.
     pub fn wait(&self) -> Option<Exit> {
-        None
+        self.scope.child.wait_exit()
     }
 
     /// Waits until the scope is empty. `None` when the child is lost.
     pub fn wait_empty(&self) -> Option<Emptied> {
-        None
+        self.scope.child.wait_empty()
     }
 }
 
 /// A scope without a process of its own. Dropping it ends what was started in it.
 #[derive(Debug)]
 #[must_use = "dropping it ends what was started in it"]
-pub struct Scope {}
+pub struct Scope {
+    scope: ScopeHandle,
+    owner: Owner,
+}
 
 impl Scope {
     /// The owner to start programs with.
     #[must_use]
     pub fn owner(&self) -> Owner {
-        Owner {}
+        self.owner.clone()
     }
 
     /// As [`Owned::end`].
-    pub fn end(&self, _grace: Duration) {}
+    pub fn end(&self, grace: Duration) {
+        self.scope.end(grace);
+    }
 
     /// As [`Owned::pause`].
-    pub fn pause(&self) {}
+    pub fn pause(&self) {
+        self.scope.pause();
+    }
 
     /// As [`Owned::resume`].
-    pub fn resume(&self) {}
+    pub fn resume(&self) {
+        self.scope.resume();
+    }
 }

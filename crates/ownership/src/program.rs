@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A program.
 #[derive(Debug, Clone)]
@@ -35,7 +35,16 @@ impl Program {
     /// # Errors
     /// When `/proc` is not mounted.
     pub fn current() -> io::Result<Self> {
-        Err(io::ErrorKind::Unsupported.into())
+        static KEPT: OnceLock<Arc<OwnedFd>> = OnceLock::new();
+        let fd = match KEPT.get() {
+            Some(fd) => fd,
+            None => {
+                // Opened for reading and close-on-exec, as the standard library does.
+                let opened = std::fs::File::open("/proc/self/exe")?;
+                KEPT.get_or_init(|| Arc::new(opened.into()))
+            }
+        };
+        Ok(Self { kind: Kind::Open(Arc::clone(fd)), argv0: None })
     }
 
     /// Shows itself under this name (argv[0]).
@@ -43,5 +52,15 @@ impl Program {
     pub fn shown_as(mut self, argv0: impl AsRef<OsStr>) -> Self {
         self.argv0 = Some(argv0.as_ref().to_owned());
         self
+    }
+
+    /// What it shows itself as: the name that was asked for, its own name, or this process's.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn argv0(&self) -> OsString {
+        match (&self.argv0, &self.kind) {
+            (Some(argv0), _) => argv0.clone(),
+            (None, Kind::Named(name)) => name.clone(),
+            (None, Kind::Open(_)) => std::env::args_os().next().unwrap_or_else(|| "program".into()),
+        }
     }
 }

@@ -1,0 +1,199 @@
+//! A child or scope as its owner knows it: the request while it is unanswered, then what happened. The
+//! asking thread and [`crate::client`]'s reader meet here.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::line;
+use crate::owner::{ChildEvent, Emptied, Exit};
+use crate::protocol::Failure;
+use crate::spawn::{Phase, SpawnError};
+use crate::sys::{Pid, signal};
+
+/// What is called for each event of a child.
+pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
+
+/// A child or scope, as its owner knows it.
+pub(crate) struct Child {
+    pub(crate) id: u64,
+    /// What the error of a failed start is about.
+    program: PathBuf,
+    dir: Option<PathBuf>,
+    known: Mutex<Known>,
+    changed: Condvar,
+    on_event: Mutex<OnEvent>,
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    /// The request, until it is answered.
+    pending: Option<Arc<Packed>>,
+    /// The answer, until the asking thread took it.
+    answer: Option<Result<Answer, SpawnError>>,
+    /// The pidfd of a process that was started.
+    handle: Option<Arc<OwnedFd>>,
+    exit: Option<Exit>,
+    end: Option<End>,
+}
+
+/// A request ready to be sent, as often as needed.
+pub(crate) struct Packed {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// What a start led to.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// 0 for a scope without a process.
+    pub(crate) pid: Pid,
+    /// The pidfd, or the line of a scope.
+    pub(crate) fd: Arc<OwnedFd>,
+}
+
+#[derive(Debug, Clone)]
+enum End {
+    Emptied(Emptied),
+    Lost,
+}
+
+/// A panic of a callback leaves nothing half done behind these locks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Child {
+    pub(crate) fn new(id: u64, program: PathBuf, dir: Option<PathBuf>, on_event: OnEvent) -> Self {
+        Self {
+            id,
+            program,
+            dir,
+            known: Mutex::default(),
+            changed: Condvar::new(),
+            on_event: Mutex::new(on_event),
+        }
+    }
+
+    fn wait_for<T>(&self, mut ready: impl FnMut(&mut Known) -> Option<T>) -> T {
+        let mut known = lock(&self.known);
+        loop {
+            if let Some(value) = ready(&mut known) {
+                return value;
+            }
+            known = self.changed.wait(known).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A request is on its way.
+    pub(crate) fn ask(&self, request: Arc<Packed>) {
+        lock(&self.known).pending = Some(request);
+    }
+
+    /// The request, if it is not answered.
+    pub(crate) fn pending(&self) -> Option<Arc<Packed>> {
+        lock(&self.known).pending.clone()
+    }
+
+    pub(crate) fn wait_answer(&self) -> Result<Answer, SpawnError> {
+        self.wait_for(|known| known.answer.take())
+    }
+
+    /// Whether its scope is known to be over.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.known).end.is_some()
+    }
+
+    pub(crate) fn wait_exit(&self) -> Option<Exit> {
+        self.wait_for(|known| match (&known.exit, &known.end) {
+            (Some(exit), _) => Some(Some(exit.clone())),
+            (None, Some(_)) => Some(None),
+            (None, None) => None,
+        })
+    }
+
+    pub(crate) fn wait_empty(&self) -> Option<Emptied> {
+        self.wait_for(|known| match &known.end {
+            Some(End::Emptied(emptied)) => Some(Some(emptied.clone())),
+            Some(End::Lost) => Some(None),
+            None => None,
+        })
+    }
+
+    pub(crate) fn answer(&self, answer: Result<Answer, SpawnError>) {
+        let mut known = lock(&self.known);
+        known.pending = None;
+        let process = answer.as_ref().ok().filter(|answer| answer.pid != 0);
+        known.handle = process.map(|answer| Arc::clone(&answer.fd));
+        known.answer = Some(answer);
+        self.changed.notify_all();
+    }
+
+    /// Told to the callback first, so that who waits for it finds the callback's work done.
+    pub(crate) fn tell(&self, event: ChildEvent) {
+        lock(&self.on_event)(event.clone());
+        let mut known = lock(&self.known);
+        match event {
+            ChildEvent::Exited(exit) => known.exit = Some(exit),
+            ChildEvent::Emptied(emptied) => known.end = Some(End::Emptied(emptied)),
+            ChildEvent::Lost => known.end = Some(End::Lost),
+        }
+        self.changed.notify_all();
+    }
+
+    /// The supervisor is gone. What was not answered may or may not have been done.
+    pub(crate) fn lose(&self) {
+        let (pending, handle) = {
+            let known = lock(&self.known);
+            (known.pending.is_some(), known.handle.clone())
+        };
+        if pending {
+            return self.answer(Err(supervisor_error("the supervisor died", None)));
+        }
+        if let Some(handle) = handle {
+            // Fails only when it is dead already.
+            let _ = signal::send(handle.as_fd(), libc::SIGKILL);
+        }
+        self.tell(ChildEvent::Lost);
+    }
+
+    pub(crate) fn error(&self, failure: Failure) -> SpawnError {
+        let path = match failure.phase {
+            Phase::Chdir => self.dir.clone(),
+            Phase::Request | Phase::Supervisor | Phase::Clone | Phase::Setup | Phase::Exec => {
+                Some(self.program.clone())
+            }
+        };
+        SpawnError {
+            phase: failure.phase,
+            errno: Some(failure.errno),
+            path,
+            detail: std::io::Error::from_raw_os_error(failure.errno).to_string(),
+        }
+    }
+}
+
+impl Packed {
+    /// Waits for room: a supervisor reads unless thousands of its replies are unread.
+    pub(crate) fn send(&self, line: &OwnedFd) {
+        let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();
+        if let Err(error) = line::send(line.as_fd(), &self.bytes, &fds, true) {
+            tracing::debug!(%error, "not sent: the line has ended");
+        }
+    }
+}
+
+pub(crate) fn supervisor_error(detail: &str, errno: Option<i32>) -> SpawnError {
+    SpawnError { phase: Phase::Supervisor, errno, path: None, detail: detail.to_owned() }
+}
+
+pub(crate) fn request_error(detail: &str, errno: i32) -> SpawnError {
+    SpawnError { phase: Phase::Request, errno: Some(errno), path: None, detail: detail.to_owned() }
+}

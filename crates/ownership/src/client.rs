@@ -1,0 +1,312 @@
+//! The owning side's connection: starts a supervisor when there is none, sends requests, and one
+//! reader thread ("ownership-line") that takes what comes back to the children it is about.
+//!
+//! A request is unanswered until `Started`, `Opened` or `Failed`. A supervisor that says `Leaving` has
+//! done nothing of what it did not answer, so that goes to the next one. A line that ends without
+//! `Leaving` means that the supervisor died: what it had started is killed through its pidfds and
+//! reported as lost.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::attach::{REPLY_BYTES, expect_hello, start_supervisor};
+pub(crate) use crate::child::{Answer, Child, OnEvent};
+use crate::child::{Packed, lock, request_error, supervisor_error};
+use crate::identity;
+use crate::line::{self, Received};
+use crate::order::order;
+use crate::owner::ChildEvent;
+use crate::program::{Kind, Program};
+use crate::protocol::{Reply, Request};
+use crate::spawn::{Spawn, SpawnError};
+pub(crate) use crate::supervisor_loop::run as run_supervisor;
+use crate::sys::Pid;
+
+/// One owner; all clones of an [`crate::Owner`] share it.
+pub(crate) struct Client {
+    /// The process that made it: a copy by fork has the descriptors but not the reader.
+    process: Pid,
+    source: Source,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("source", &self.source).finish_non_exhaustive()
+    }
+}
+
+/// Where a line comes from when one is needed.
+#[derive(Debug)]
+enum Source {
+    /// A supervisor of our own.
+    Start { program: Program, args: Vec<OsString> },
+    /// A line that was handed to us; when it ends there is no other.
+    Given,
+}
+
+#[derive(Default)]
+struct State {
+    line: Option<Arc<OwnedFd>>,
+    /// A given line that nobody reads yet.
+    given: Option<OwnedFd>,
+    children: HashMap<u64, Arc<Child>>,
+    last_id: u64,
+}
+
+impl Client {
+    pub(crate) fn start(program: Program, args: Vec<OsString>) -> Arc<Self> {
+        Self::with(Source::Start { program, args }, None)
+    }
+
+    pub(crate) fn given(line: OwnedFd) -> Arc<Self> {
+        // Fails on no open descriptor.
+        let _ = rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::CLOEXEC);
+        Self::with(Source::Given, Some(line))
+    }
+
+    fn with(source: Source, given: Option<OwnedFd>) -> Arc<Self> {
+        let state = State { given, ..State::default() };
+        Arc::new(Self { process: identity::own_pid(), source, state: Mutex::new(state) })
+    }
+
+    /// Starts a process and waits for the answer.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        spawn: Spawn,
+        on_event: OnEvent,
+    ) -> Result<(Arc<Child>, Answer), SpawnError> {
+        let program = match &spawn.program.kind {
+            Kind::Named(name) => PathBuf::from(name),
+            Kind::Open(_) => PathBuf::from("/proc/self/exe"),
+        };
+        let dir = spawn.dir.clone();
+        let (mut order, fds) = order(spawn)?;
+        self.ask(program, dir, on_event, fds, |id| {
+            order.id = id;
+            Request::Spawn(Box::new(order))
+        })
+    }
+
+    /// Opens a scope without a process.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        grace: Duration,
+        on_event: OnEvent,
+    ) -> Result<(Arc<Child>, Answer), SpawnError> {
+        let request = |id| Request::Open { id, grace };
+        self.ask(PathBuf::new(), None, on_event, Vec::new(), request)
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        program: PathBuf,
+        dir: Option<PathBuf>,
+        on_event: OnEvent,
+        mut fds: Vec<OwnedFd>,
+        request: impl FnOnce(u64) -> Request,
+    ) -> Result<(Arc<Child>, Answer), SpawnError> {
+        self.check_process()?;
+        let mut state = lock(&self.state);
+        state.last_id += 1;
+        let id = state.last_id;
+        let bytes = line::pack(request(id).encode(), &mut fds)
+            .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
+        let line = self.line(&mut state)?;
+        let packed = Arc::new(Packed { bytes, fds });
+        let child = Arc::new(Child::new(id, program, dir, on_event));
+        child.ask(Arc::clone(&packed));
+        state.children.insert(id, Arc::clone(&child));
+        drop(state);
+        // Where this fails the line has ended; the reader answers or sends again.
+        packed.send(&line);
+        drop((packed, line));
+        let answer = child.wait_answer()?;
+        Ok((child, answer))
+    }
+
+    pub(crate) fn end(&self, child: &Child, grace: Duration) {
+        self.tell(&Request::End { id: child.id, grace });
+    }
+
+    pub(crate) fn pause(&self, child: &Child) {
+        self.tell(&Request::Pause { id: child.id });
+    }
+
+    pub(crate) fn resume(&self, child: &Child) {
+        self.tell(&Request::Resume { id: child.id });
+    }
+
+    /// Sends a request that has no answer. Without a line there is nothing that it could be about.
+    fn tell(&self, request: &Request) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let line = lock(&self.state).line.clone();
+        if let Some(line) = line {
+            Packed { bytes: request.encode(), fds: Vec::new() }.send(&line);
+        }
+    }
+
+    fn check_process(&self) -> Result<(), SpawnError> {
+        if identity::own_pid() == self.process {
+            return Ok(());
+        }
+        Err(request_error("this process is a copy of the owner made by fork", libc::EPERM))
+    }
+
+    /// The line, or a new one.
+    fn line(self: &Arc<Self>, state: &mut State) -> Result<Arc<OwnedFd>, SpawnError> {
+        if let Some(line) = &state.line {
+            return Ok(Arc::clone(line));
+        }
+        let line = match &self.source {
+            Source::Start { program, args } => start_supervisor(program, args)?,
+            Source::Given => state.given.take().ok_or_else(|| {
+                supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
+            })?,
+        };
+        let line = Arc::new(line);
+        expect_hello(&line)?;
+        let (client, read) = (Arc::clone(self), Arc::clone(&line));
+        std::thread::Builder::new()
+            .name("ownership-line".into())
+            .spawn(move || client.read(&read))
+            .map_err(|error| supervisor_error("no reader thread", error.raw_os_error()))?;
+        state.line = Some(Arc::clone(&line));
+        Ok(line)
+    }
+
+    /// The reader thread: one line, to its end.
+    fn read(self: &Arc<Self>, line: &OwnedFd) {
+        let mut buffer = vec![0; REPLY_BYTES];
+        let mut left = false;
+        loop {
+            match line::receive(line.as_fd(), &mut buffer, true) {
+                Ok(Received::Record { bytes, fds }) => match Reply::decode(&bytes) {
+                    Some(Reply::Leaving) => left = true,
+                    Some(reply) => self.take(reply, fds.into_iter().next()),
+                    None => tracing::warn!(bytes = bytes.len(), "record not understood"),
+                },
+                Ok(Received::Junk) => tracing::warn!("truncated record"),
+                Ok(Received::End) | Err(_) => break,
+            }
+            if left {
+                break;
+            }
+        }
+        if left { self.move_on() } else { self.lose_all() }
+    }
+
+    fn take(&self, reply: Reply, fd: Option<OwnedFd>) {
+        match reply {
+            Reply::Started { id, pid } => self.answer(id, |_| started(pid, fd)),
+            Reply::Opened { id } => self.answer(id, |_| started(0, fd)),
+            Reply::Failed { id, failure } => {
+                self.answer(id, |child| Err(child.error(failure)));
+                lock(&self.state).children.remove(&id);
+            }
+            Reply::Exited { id, exit } => {
+                tracing::debug!(id, ?exit, "exited");
+                if let Some(child) = self.child(id) {
+                    child.tell(ChildEvent::Exited(exit));
+                }
+            }
+            Reply::Emptied { id, emptied } => {
+                tracing::debug!(id, ?emptied, "emptied");
+                let child = lock(&self.state).children.remove(&id);
+                if let Some(child) = child {
+                    child.tell(ChildEvent::Emptied(emptied));
+                }
+            }
+            Reply::Hello { .. } | Reply::Leaving => {}
+        }
+    }
+
+    fn child(&self, id: u64) -> Option<Arc<Child>> {
+        lock(&self.state).children.get(&id).cloned()
+    }
+
+    fn answer(&self, id: u64, answer: impl FnOnce(&Child) -> Result<Answer, SpawnError>) {
+        let Some(child) = self.child(id) else { return };
+        let answer = answer(&child);
+        if answer.is_err() {
+            // Without a handle it is not ours to keep.
+            self.tell(&Request::End { id, grace: Duration::ZERO });
+        }
+        child.answer(answer);
+    }
+
+    /// The supervisor left by itself: what it did not answer goes to the next one.
+    fn move_on(self: &Arc<Self>) {
+        tracing::debug!("supervisor left");
+        let mut state = lock(&self.state);
+        state.line = None;
+        let requests: Vec<_> =
+            state.children.values().filter_map(|child| child.pending()).collect();
+        if requests.is_empty() {
+            return;
+        }
+        match self.line(&mut state) {
+            Ok(line) => {
+                drop(state);
+                for request in requests {
+                    request.send(&line);
+                }
+            }
+            Err(error) => {
+                drop(state);
+                tracing::warn!(%error, "no next supervisor");
+                self.lose_all();
+            }
+        }
+    }
+
+    /// The supervisor died: its children are ended here, and nothing more is known of them.
+    fn lose_all(&self) {
+        let children = {
+            let mut state = lock(&self.state);
+            state.line = None;
+            std::mem::take(&mut state.children)
+        };
+        if !children.is_empty() {
+            tracing::warn!(children = children.len(), "supervisor died; its children are killed");
+        }
+        let mut children: Vec<_> = children.into_values().collect();
+        children.sort_by_key(|child| child.id);
+        for child in children {
+            child.lose();
+        }
+    }
+}
+
+fn started(pid: Pid, fd: Option<OwnedFd>) -> Result<Answer, SpawnError> {
+    match fd {
+        Some(fd) => Ok(Answer { pid, fd: Arc::new(fd) }),
+        None => Err(supervisor_error("its handle was lost on the way", Some(libc::EMFILE))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spawn::Phase;
+
+    #[test]
+    fn a_copy_of_the_owner_is_refused() {
+        let made_elsewhere = Client {
+            process: identity::own_pid() + 1,
+            source: Source::Given,
+            state: Mutex::default(),
+        };
+        let spawn = Spawn::new("true");
+        let error = Arc::new(made_elsewhere).spawn(spawn, Box::new(|_| {})).expect_err("refused");
+        assert_eq!((error.phase, error.errno), (Phase::Request, Some(libc::EPERM)));
+        assert!(error.detail.contains("fork"), "{error}");
+    }
+}

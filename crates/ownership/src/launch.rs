@@ -1,0 +1,198 @@
+//! From a description to a running process: `PATH` lookup, environment, descriptors, and then
+//! [`sys::start`](crate::sys::start). The only place that starts anything: [`crate::supervisor_loop`]
+//! starts children here, [`crate::client`] a supervisor.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::program::{Kind, Program};
+use crate::protocol::{Failure, Image, Order};
+use crate::spawn::Phase;
+use crate::sys::Pid;
+use crate::sys::start::{self, Plan};
+
+/// Variable in each child's environment: `<owner pid>.<owner start time>:<scope>`. Evidence of whose
+/// it is, for processes that lost their ancestors.
+pub(crate) const TAG: &str = "OWNERSHIP_TAG";
+
+/// Where programs are looked for when the child has no `PATH`, as `execvp` does.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+
+/// Highest number that a child may be given; above, the limit of open descriptors (RLIMIT_NOFILE,
+/// commonly 1024) decides, and with what error would depend on the machine.
+const LAST_FD: RawFd = 1023;
+
+/// What a supervisor gives to each of its children.
+#[derive(Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) null: BorrowedFd<'a>,
+    pub(crate) open_files: Option<(u64, u64)>,
+    pub(crate) subreaper: bool,
+}
+
+/// Starts what was ordered. `line` is the child's end of its line, if it gets one.
+pub(crate) fn start_order(
+    order: &Order,
+    fds: &[OwnedFd],
+    line: Option<&OwnedFd>,
+    tag: &str,
+    setting: &Setting<'_>,
+) -> Result<(Pid, OwnedFd), Failure> {
+    let mut given = fds.iter().map(AsFd::as_fd);
+    let cwd = given.next();
+    let argv = terminated(&order.argv)?;
+    let mut env = order.env.clone();
+    env.retain(|entry| !entry.starts_with(format!("{TAG}=").as_bytes()));
+    env.push(format!("{TAG}={tag}").into_bytes());
+    let dir = order.dir.as_deref().map(text).transpose()?;
+    let paths = match &order.image {
+        Image::Named(name) => terminated(&candidates(name, path_of(&order.env)))?,
+        Image::Open => Vec::new(),
+    };
+    let image = match order.image {
+        Image::Named(_) => start::Image::Paths(&paths),
+        Image::Open => start::Image::Open(given.next().ok_or(refused(libc::EBADF))?),
+    };
+    let named = order.fds.iter().copied().zip(given);
+    let fds = descriptors(named, order.line.zip(line.map(AsFd::as_fd)), setting.null)?;
+    let plan = Plan {
+        image,
+        argv: &argv,
+        env: &terminated(&env)?,
+        cwd,
+        dir: dir.as_deref(),
+        fds,
+        subreaper: setting.subreaper,
+        open_files: setting.open_files,
+    };
+    start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
+}
+
+/// Starts `program` as the stage of a supervisor, with these two descriptors as 3 and 4.
+pub(crate) fn start_stage(
+    program: &Program,
+    argv: &[Vec<u8>],
+    control: BorrowedFd<'_>,
+    owner: BorrowedFd<'_>,
+    null: BorrowedFd<'_>,
+) -> Result<OwnedFd, Failure> {
+    let env = entries(std::env::vars_os());
+    let paths = match &program.kind {
+        Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
+        Kind::Open(_) => Vec::new(),
+    };
+    let plan = Plan {
+        image: match &program.kind {
+            Kind::Named(_) => start::Image::Paths(&paths),
+            Kind::Open(fd) => start::Image::Open(fd.as_fd()),
+        },
+        argv: &terminated(argv)?,
+        env: &terminated(&env)?,
+        cwd: None,
+        dir: None,
+        fds: vec![(0, null), (1, null), (2, null), (3, control), (4, owner)],
+        subreaper: false,
+        open_files: None,
+    };
+    let (_, pidfd) = start::start(&plan)
+        .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
+    Ok(pidfd)
+}
+
+/// `NAME=value` entries.
+pub(crate) fn entries<K: AsRef<std::ffi::OsStr>, V: AsRef<std::ffi::OsStr>>(
+    variables: impl IntoIterator<Item = (K, V)>,
+) -> Vec<Vec<u8>> {
+    let entry =
+        |(key, value): (K, V)| [key.as_ref().as_bytes(), b"=", value.as_ref().as_bytes()].concat();
+    variables.into_iter().map(entry).collect()
+}
+
+fn refused(errno: i32) -> Failure {
+    Failure { phase: Phase::Request, errno }
+}
+
+/// A NUL byte inside is refused: what follows it would silently be lost.
+fn text(bytes: &[u8]) -> Result<CString, Failure> {
+    CString::new(bytes).map_err(|_| refused(libc::EINVAL))
+}
+
+fn terminated(texts: &[Vec<u8>]) -> Result<Vec<CString>, Failure> {
+    texts.iter().map(|bytes| text(bytes)).collect()
+}
+
+fn path_of(env: &[Vec<u8>]) -> &[u8] {
+    env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH)
+}
+
+/// The files that `name` may mean, with the rules of `execvp` (man 3 exec): a slash means a path, an
+/// empty element of `PATH` the working directory.
+fn candidates(name: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    if name.contains(&b'/') {
+        return vec![name.to_vec()];
+    }
+    let join = |dir: &[u8]| match dir {
+        [] => [b"./", name].concat(),
+        dir => [dir, b"/", name].concat(),
+    };
+    path.split(|byte| *byte == b':').map(join).collect()
+}
+
+/// All descriptors of a child, 0 to 2 included; a number named twice is refused.
+fn descriptors<'a>(
+    named: impl Iterator<Item = (RawFd, BorrowedFd<'a>)>,
+    line: Option<(RawFd, BorrowedFd<'a>)>,
+    null: BorrowedFd<'a>,
+) -> Result<Vec<(RawFd, BorrowedFd<'a>)>, Failure> {
+    let mut all: Vec<_> = named.chain(line).collect();
+    all.sort_by_key(|(number, _)| *number);
+    let twice = all.windows(2).any(|pair| pair[0].0 == pair[1].0);
+    let outside = all.iter().any(|(number, _)| !(0..=LAST_FD).contains(number));
+    if twice || outside {
+        return Err(refused(libc::EBADF));
+    }
+    for standard in 0..3 {
+        if !all.iter().any(|(number, _)| *number == standard) {
+            all.push((standard, null));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_looked_up_as_execvp_does() {
+        let listed = |name: &str, path: &str| {
+            candidates(name.as_bytes(), path.as_bytes())
+                .into_iter()
+                .map(|path| String::from_utf8(path).expect("text"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(listed("ls", "/a:/b"), ["/a/ls", "/b/ls"]);
+        assert_eq!(listed("ls", ":/b:"), ["./ls", "/b/ls", "./ls"]);
+        assert_eq!(listed("./ls", "/a"), ["./ls"]);
+        assert!(listed("", "/a").is_empty());
+    }
+
+    #[test]
+    fn numbers_outside_or_twice_are_refused() {
+        let file = std::fs::File::open("/dev/null").expect("null");
+        let null = file.as_fd();
+        for bad in [vec![-1], vec![LAST_FD + 1], vec![5, 5]] {
+            let named = bad.iter().map(|number| (*number, null));
+            assert!(descriptors(named, None, null).is_err(), "{bad:?}");
+        }
+        let named = [(1, null)].into_iter();
+        let all = descriptors(named, Some((4, null)), null).expect("good");
+        let mut numbers: Vec<_> = all.iter().map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2, 4]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Who belongs to a scope: the group of its root, and everything below its root and its orphans.
+//!
+//! A walk is a picture of a moving thing. It finds whom to signal; that nothing is left is known only
+//! from the kernel's ECHILD ([`crate::supervisor`]). Descendants are read from
+//! `/proc/PID/task/*/children`; where the kernel lacks these, from the parents of all processes.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use crate::identity::{Handle, Stat};
+use crate::sys::{Pid, signal};
+
+/// Rounds of stopping before KILL is sent anyway: a chain that forks and exits every 2 ms was stable
+/// after 6 at most, and a storm faster than us never is.
+const STOP_ROUNDS: usize = 32;
+
+/// A process that a walk has met.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) pid: Pid,
+    pub(crate) stat: Stat,
+}
+
+/// Number and start time.
+pub(crate) type Identity = (Pid, u64);
+
+impl Member {
+    pub(crate) fn identity(&self) -> Identity {
+        (self.pid, self.stat.start)
+    }
+
+    /// Sends these signals, if it still is the process that was met.
+    pub(crate) fn send(&self, signals: &[i32]) {
+        if let Some(handle) = Handle::open(self.pid, &self.stat) {
+            for number in signals {
+                // Gone between opening and sending, or of another user: nothing to be done here.
+                let _ = signal::send(handle.fd(), *number);
+            }
+        }
+    }
+}
+
+/// The children of one process, each thread's.
+pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    lists.flat_map(|list| numbers(&list)).collect()
+}
+
+fn numbers(list: &str) -> Vec<Pid> {
+    list.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// How descendants are found on this kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// `children` files (`CONFIG_PROC_CHILDREN`).
+    Lists,
+    /// A scan of all processes.
+    Scan,
+}
+
+impl Source {
+    pub(crate) fn probe() -> Self {
+        let own = format!("/proc/self/task/{}/children", crate::identity::own_pid());
+        if Path::new(&own).exists() { Self::Lists } else { Self::Scan }
+    }
+
+    /// The children of `pid`.
+    pub(crate) fn children(self, pid: Pid) -> Vec<Pid> {
+        match self {
+            Self::Lists => children(pid),
+            Self::Scan => scan().remove(&pid).unwrap_or_default(),
+        }
+    }
+
+    /// `roots` and everything below them, as far as it is alive.
+    pub(crate) fn walk(self, roots: impl IntoIterator<Item = Pid>) -> Vec<Member> {
+        let table = if self == Self::Scan { scan() } else { HashMap::new() };
+        let mut seen: HashSet<Pid> = HashSet::new();
+        let mut next: VecDeque<Pid> = roots.into_iter().collect();
+        let mut members = Vec::new();
+        while let Some(pid) = next.pop_front() {
+            if !seen.insert(pid) {
+                continue;
+            }
+            match self {
+                Self::Lists => next.extend(children(pid)),
+                Self::Scan => next.extend(table.get(&pid).into_iter().flatten()),
+            }
+            members.extend(Stat::read(pid).map(|stat| Member { pid, stat }));
+        }
+        members
+    }
+}
+
+/// All processes by their parents.
+fn scan() -> HashMap<Pid, Vec<Pid>> {
+    let mut table: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Pid>().ok()) {
+        if let Some(stat) = Stat::read(pid) {
+            table.entry(stat.parent).or_default().push(pid);
+        }
+    }
+    table
+}
+
+/// Stops everything below `roots` until two walks are equal, so that nothing is born unseen, and gives
+/// all that was met.
+pub(crate) fn stop_all(source: Source, roots: &[Pid]) -> Vec<Member> {
+    let mut stopped: HashSet<Identity> = HashSet::new();
+    let mut members = Vec::new();
+    for _ in 0..STOP_ROUNDS {
+        members = source.walk(roots.iter().copied());
+        let fresh: Vec<_> =
+            members.iter().filter(|member| !stopped.contains(&member.identity())).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for member in fresh {
+            member.send(&[libc::SIGSTOP]);
+            stopped.insert(member.identity());
+        }
+    }
+    members
+}
+
+/// A group that may be signalled: led by a child of ours that is not reaped, so that its number
+/// cannot be anybody else's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProcessGroup {
+    leader: Pid,
+}
+
+/// Groups that are never signalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Protected {
+    /// The supervisor's own group.
+    pub(crate) own: Pid,
+    /// The owner's group.
+    pub(crate) owner: Pid,
+}
+
+impl ProcessGroup {
+    /// `None` for what must not be signalled: everything (-1), the own group (0), init's, the
+    /// supervisor's and the owner's.
+    pub(crate) fn led_by(leader: Pid, protected: Protected) -> Option<Self> {
+        let safe = leader > 1 && leader != protected.own && leader != protected.owner;
+        safe.then_some(Self { leader })
+    }
+
+    /// Signals the group through its leader's handle where the kernel can (6.9), else by number.
+    pub(crate) fn send(self, leader: BorrowedFd<'_>, number: i32) -> Result<(), Errno> {
+        match signal::send_group(leader, number) {
+            Err(Errno::INVAL) => signal::send_group_number(self.leader, number),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_groups_cannot_be_written_down() {
+        let protected = Protected { own: 50, owner: 60 };
+        for refused in [i32::MIN, -1, 0, 1, 50, 60] {
+            assert_eq!(ProcessGroup::led_by(refused, protected), None, "{refused}");
+        }
+        assert!(ProcessGroup::led_by(51, protected).is_some());
+    }
+
+    #[test]
+    fn both_sources_see_the_same_tree() {
+        let mut child = std::process::Command::new("sleep");
+        #[expect(clippy::disallowed_methods, reason = "a child of the test itself")]
+        let mut child = child.arg("60").spawn().expect("sleep");
+        let pid = child.id().cast_signed();
+        for source in [Source::Lists, Source::Scan] {
+            let members = source.walk([crate::identity::own_pid()]);
+            assert!(members.iter().any(|member| member.pid == pid), "{source:?}");
+        }
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+}

@@ -1,0 +1,70 @@
+//! From a [`Spawn`] to the record that asks for it: what the supervisor cannot know is resolved here,
+//! the owner's environment and its working directory.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::child::request_error;
+use crate::launch;
+use crate::program::Kind;
+use crate::protocol::{Image, MAX_FDS, Order};
+use crate::spawn::{Spawn, SpawnError};
+
+/// The wire form of a spawn; the identifier is set when it is sent.
+pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
+    let Spawn { program, args, env, env_clear, dir, fds, line, grace, purpose } = spawn;
+    tracing::debug!(purpose, ?program, "spawn");
+    if fds.len() > MAX_FDS {
+        return Err(request_error("more than 64 descriptors", libc::EMFILE));
+    }
+    let mut argv = vec![program.argv0().as_bytes().to_vec()];
+    argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
+    let cwd = open_cwd().map_err(|errno| {
+        request_error("the working directory cannot be opened", errno.raw_os_error())
+    })?;
+    let mut carried = vec![cwd];
+    let image = match program.kind {
+        Kind::Named(name) => Image::Named(name.as_bytes().to_vec()),
+        Kind::Open(fd) => {
+            let copy = fd.try_clone().map_err(|error| {
+                request_error("descriptor", error.raw_os_error().unwrap_or(libc::EMFILE))
+            })?;
+            carried.push(copy);
+            Image::Open
+        }
+    };
+    let (numbers, given): (Vec<_>, Vec<_>) = fds.into_iter().unzip();
+    carried.extend(given);
+    let order = Order {
+        id: 0,
+        image,
+        argv,
+        env: environment(env, env_clear),
+        dir: dir.map(|dir| dir.into_os_string().as_bytes().to_vec()),
+        fds: numbers,
+        line,
+        grace,
+    };
+    let texts = order.argv.iter().chain(&order.env).chain(&order.dir);
+    if texts.into_iter().any(|text| text.contains(&0)) {
+        return Err(request_error("a NUL byte in an argument or variable", libc::EINVAL));
+    }
+    Ok((order, carried))
+}
+
+/// The directory that relative paths of a spawn are relative to: this process's, not the supervisor's.
+fn open_cwd() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags, open};
+    open(".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn environment(changes: Vec<(OsString, Option<OsString>)>, clear: bool) -> Vec<Vec<u8>> {
+    let mut all: Vec<(OsString, OsString)> =
+        if clear { Vec::new() } else { std::env::vars_os().collect() };
+    for (key, value) in changes {
+        all.retain(|(known, _)| *known != key);
+        all.extend(value.map(|value| (key, value)));
+    }
+    launch::entries(all)
+}

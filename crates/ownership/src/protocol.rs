@@ -1,0 +1,384 @@
+//! The records between owner and supervisor: bounded, with a hand-written codec whose decoding is
+//! total. One record is one message of a `SOCK_SEQPACKET` pair ([`crate::line`] moves them).
+//!
+//! Little-endian; a text is its length as u32 and its bytes. An unknown kind, a short record and
+//! bytes left over are all the same to a receiver: no record.
+
+use std::time::Duration;
+
+use crate::owner::{Emptied, Exit, ExitStatus, Process, Usage};
+use crate::spawn::Phase;
+use crate::sys::Pid;
+
+/// Version of these records; both ends must have the same, since they are the same program or were
+/// installed together.
+pub(crate) const VERSION: u32 = 1;
+
+/// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
+/// buffer sizes (`EMSGSIZE`).
+pub(crate) const MAX_INLINE: usize = 192 * 1024;
+
+/// Largest record at all; above [`MAX_INLINE`] it travels as a sealed memfd. The kernel itself gives
+/// arguments and environment together 2 MiB on common settings (man 2 execve).
+pub(crate) const MAX_RECORD: usize = 4 * 1024 * 1024;
+
+/// Most descriptors that a spawn may name. The kernel's limit for one message is 253.
+pub(crate) const MAX_FDS: usize = 64;
+
+/// Most leftovers that are named.
+pub(crate) const MAX_NAMED: usize = 16;
+
+/// What an owner asks for. `id` is chosen by the asking side, and unique on its line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    Spawn(Box<Order>),
+    Open { id: u64, grace: Duration },
+    End { id: u64, grace: Duration },
+    Pause { id: u64 },
+    Resume { id: u64 },
+}
+
+/// A program to start. Its descriptors come with the record, in this order: working directory of
+/// the asking process, the program if it is [`Image::Open`], then one for each of `fds`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub(crate) id: u64,
+    pub(crate) image: Image,
+    pub(crate) argv: Vec<Vec<u8>>,
+    /// `NAME=value`.
+    pub(crate) env: Vec<Vec<u8>>,
+    pub(crate) dir: Option<Vec<u8>>,
+    pub(crate) fds: Vec<i32>,
+    pub(crate) line: Option<i32>,
+    pub(crate) grace: Duration,
+}
+
+/// Which program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Image {
+    Named(Vec<u8>),
+    Open,
+}
+
+/// What a supervisor says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Hello {
+        version: u32,
+        pid: Pid,
+    },
+    /// With the child's pidfd.
+    Started {
+        id: u64,
+        pid: Pid,
+    },
+    Failed {
+        id: u64,
+        failure: Failure,
+    },
+    /// With the line of the new scope.
+    Opened {
+        id: u64,
+    },
+    Exited {
+        id: u64,
+        exit: Exit,
+    },
+    Emptied {
+        id: u64,
+        emptied: Emptied,
+    },
+    /// It goes; what it has not answered was not done and never will be by it.
+    Leaving,
+}
+
+/// Why nothing was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) phase: Phase,
+    pub(crate) errno: i32,
+}
+
+impl Request {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        match self {
+            Self::Spawn(order) => to.byte(1).order(order),
+            Self::Open { id, grace } => to.byte(2).long(*id).duration(*grace),
+            Self::End { id, grace } => to.byte(3).long(*id).duration(*grace),
+            Self::Pause { id } => to.byte(4).long(*id),
+            Self::Resume { id } => to.byte(5).long(*id),
+        };
+        to.bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader { rest: bytes };
+        let request = match from.byte()? {
+            1 => Self::Spawn(Box::new(from.order()?)),
+            2 => Self::Open { id: from.long()?, grace: from.duration()? },
+            3 => Self::End { id: from.long()?, grace: from.duration()? },
+            4 => Self::Pause { id: from.long()? },
+            5 => Self::Resume { id: from.long()? },
+            _ => return None,
+        };
+        from.finish(request)
+    }
+}
+
+impl Reply {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        match self {
+            Self::Hello { version, pid } => to.byte(1).word(*version).signed(*pid),
+            Self::Started { id, pid } => to.byte(2).long(*id).signed(*pid),
+            Self::Failed { id, failure } => {
+                to.byte(3).long(*id).byte(phase_number(failure.phase)).signed(failure.errno)
+            }
+            Self::Opened { id } => to.byte(4).long(*id),
+            Self::Exited { id, exit } => to.byte(5).long(*id).exit(exit),
+            Self::Emptied { id, emptied } => to.byte(6).long(*id).emptied(emptied),
+            Self::Leaving => to.byte(7),
+        };
+        to.bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader { rest: bytes };
+        let reply = match from.byte()? {
+            1 => Self::Hello { version: from.word()?, pid: from.signed()? },
+            2 => Self::Started { id: from.long()?, pid: from.signed()? },
+            3 => Self::Failed {
+                id: from.long()?,
+                failure: Failure { phase: phase_of(from.byte()?)?, errno: from.signed()? },
+            },
+            4 => Self::Opened { id: from.long()? },
+            5 => Self::Exited { id: from.long()?, exit: from.exit()? },
+            6 => Self::Emptied { id: from.long()?, emptied: from.emptied()? },
+            7 => Self::Leaving,
+            _ => return None,
+        };
+        from.finish(reply)
+    }
+}
+
+const PHASES: [Phase; 6] =
+    [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
+
+fn phase_number(phase: Phase) -> u8 {
+    PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)
+}
+
+fn phase_of(number: u8) -> Option<Phase> {
+    PHASES.get(usize::from(number)).copied()
+}
+
+#[derive(Default)]
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn byte(&mut self, value: u8) -> &mut Self {
+        self.bytes.push(value);
+        self
+    }
+
+    fn word(&mut self, value: u32) -> &mut Self {
+        self.bytes.extend(value.to_le_bytes());
+        self
+    }
+
+    fn signed(&mut self, value: i32) -> &mut Self {
+        self.word(value.cast_unsigned())
+    }
+
+    fn long(&mut self, value: u64) -> &mut Self {
+        self.bytes.extend(value.to_le_bytes());
+        self
+    }
+
+    /// In microseconds; half a million years are enough.
+    fn duration(&mut self, value: Duration) -> &mut Self {
+        self.long(u64::try_from(value.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// A length; records above [`MAX_RECORD`] are refused by the sender, so it fits.
+    fn length(&mut self, value: usize) -> &mut Self {
+        self.word(u32::try_from(value).unwrap_or(u32::MAX))
+    }
+
+    fn text(&mut self, value: &[u8]) -> &mut Self {
+        self.length(value.len());
+        self.bytes.extend(value);
+        self
+    }
+
+    fn texts(&mut self, values: &[Vec<u8>]) -> &mut Self {
+        self.length(values.len());
+        for value in values {
+            self.text(value);
+        }
+        self
+    }
+
+    fn order(&mut self, order: &Order) -> &mut Self {
+        let Order { id, image, argv, env, dir, fds, line, grace } = order;
+        self.long(*id);
+        match image {
+            Image::Open => self.byte(0),
+            Image::Named(name) => self.byte(1).text(name),
+        };
+        self.texts(argv).texts(env);
+        match dir {
+            None => self.byte(0),
+            Some(dir) => self.byte(1).text(dir),
+        };
+        self.length(fds.len());
+        for fd in fds {
+            self.signed(*fd);
+        }
+        match line {
+            None => self.byte(0),
+            Some(line) => self.byte(1).signed(*line),
+        };
+        self.duration(*grace)
+    }
+
+    fn exit(&mut self, exit: &Exit) -> &mut Self {
+        let Exit { status, usage: Usage { user, system, max_rss_kib } } = exit;
+        match status {
+            ExitStatus::Code(code) => self.byte(0).signed(*code),
+            ExitStatus::Signal { signal, core_dumped } => {
+                self.byte(1).signed(*signal).byte(u8::from(*core_dumped))
+            }
+        };
+        self.duration(*user).duration(*system).long(*max_rss_kib)
+    }
+
+    fn emptied(&mut self, emptied: &Emptied) -> &mut Self {
+        let Emptied { leftovers, leftover_count, left } = emptied;
+        self.word(*leftover_count).processes(leftovers).processes(left)
+    }
+
+    fn processes(&mut self, processes: &[Process]) -> &mut Self {
+        let named = &processes[..processes.len().min(MAX_NAMED)];
+        self.length(named.len());
+        for process in named {
+            self.word(process.pid).text(process.name.as_bytes());
+        }
+        self
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.byte()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn word(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn signed(&mut self) -> Option<i32> {
+        self.word().map(u32::cast_signed)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn duration(&mut self) -> Option<Duration> {
+        self.long().map(Duration::from_micros)
+    }
+
+    fn length(&mut self) -> Option<usize> {
+        usize::try_from(self.word()?).ok()
+    }
+
+    fn text(&mut self) -> Option<Vec<u8>> {
+        let length = self.length()?;
+        self.take(length).map(<[u8]>::to_vec)
+    }
+
+    /// A list. Nothing is reserved on the sender's word: each element has at least one byte, so the
+    /// record's own size is the bound.
+    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut list = Vec::new();
+        for _ in 0..self.length()? {
+            list.push(one(self)?);
+        }
+        Some(list)
+    }
+
+    fn order(&mut self) -> Option<Order> {
+        Some(Order {
+            id: self.long()?,
+            image: if self.flag()? { Image::Named(self.text()?) } else { Image::Open },
+            argv: self.list(Self::text)?,
+            env: self.list(Self::text)?,
+            dir: if self.flag()? { Some(self.text()?) } else { None },
+            fds: self.list(Self::signed).filter(|fds| fds.len() <= MAX_FDS)?,
+            line: if self.flag()? { Some(self.signed()?) } else { None },
+            grace: self.duration()?,
+        })
+    }
+
+    fn exit(&mut self) -> Option<Exit> {
+        let status = if self.flag()? {
+            ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? }
+        } else {
+            ExitStatus::Code(self.signed()?)
+        };
+        let usage =
+            Usage { user: self.duration()?, system: self.duration()?, max_rss_kib: self.long()? };
+        Some(Exit { status, usage })
+    }
+
+    fn emptied(&mut self) -> Option<Emptied> {
+        Some(Emptied {
+            leftover_count: self.word()?,
+            leftovers: self.processes()?,
+            left: self.processes()?,
+        })
+    }
+
+    fn processes(&mut self) -> Option<Vec<Process>> {
+        self.list(|from| {
+            let pid = from.word()?;
+            let name = String::from_utf8(from.text()?).ok()?;
+            Some(Process { pid, name })
+        })
+        .filter(|processes| processes.len() <= MAX_NAMED)
+    }
+
+    fn finish<T>(self, value: T) -> Option<T> {
+        self.rest.is_empty().then_some(value)
+    }
+}
+
+#[cfg(test)]
+#[path = "protocol_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! What is sent is what arrives, and nothing else is a record.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5)
+}
+
+fn durations() -> impl Strategy<Value = Duration> {
+    any::<u32>().prop_map(|micros| Duration::from_micros(micros.into()))
+}
+
+prop_compose! {
+    fn orders()(
+        id in any::<u64>(),
+        name in prop::option::of(prop::collection::vec(any::<u8>(), 0..20)),
+        argv in texts(),
+        env in texts(),
+        dir in prop::option::of(prop::collection::vec(any::<u8>(), 0..20)),
+        fds in prop::collection::vec(any::<i32>(), 0..MAX_FDS),
+        line in prop::option::of(any::<i32>()),
+        grace in durations(),
+    ) -> Order {
+        let image = name.map_or(Image::Open, Image::Named);
+        Order { id, image, argv, env, dir, fds, line, grace }
+    }
+}
+
+fn requests() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        orders().prop_map(|order| Request::Spawn(Box::new(order))),
+        (any::<u64>(), durations()).prop_map(|(id, grace)| Request::Open { id, grace }),
+        (any::<u64>(), durations()).prop_map(|(id, grace)| Request::End { id, grace }),
+        any::<u64>().prop_map(|id| Request::Pause { id }),
+        any::<u64>().prop_map(|id| Request::Resume { id }),
+    ]
+}
+
+fn processes() -> impl Strategy<Value = Vec<Process>> {
+    let one = (any::<u32>(), ".{0,15}").prop_map(|(pid, name)| Process { pid, name });
+    prop::collection::vec(one, 0..MAX_NAMED)
+}
+
+prop_compose! {
+    fn exits()(
+        status in prop_oneof![
+            any::<i32>().prop_map(ExitStatus::Code),
+            (any::<i32>(), any::<bool>()).prop_map(|(signal, core_dumped)| {
+                ExitStatus::Signal { signal, core_dumped }
+            }),
+        ],
+        user in durations(),
+        system in durations(),
+        max_rss_kib in any::<u64>(),
+    ) -> Exit {
+        Exit { status, usage: Usage { user, system, max_rss_kib } }
+    }
+}
+
+fn replies() -> impl Strategy<Value = Reply> {
+    prop_oneof![
+        (any::<u32>(), any::<i32>()).prop_map(|(version, pid)| Reply::Hello { version, pid }),
+        (any::<u64>(), any::<i32>()).prop_map(|(id, pid)| Reply::Started { id, pid }),
+        (any::<u64>(), 0..PHASES.len(), any::<i32>()).prop_map(|(id, at, errno)| {
+            Reply::Failed { id, failure: Failure { phase: PHASES[at], errno } }
+        }),
+        any::<u64>().prop_map(|id| Reply::Opened { id }),
+        (any::<u64>(), exits()).prop_map(|(id, exit)| Reply::Exited { id, exit }),
+        (any::<u64>(), any::<u32>(), processes(), processes()).prop_map(
+            |(id, leftover_count, leftovers, left)| Reply::Emptied {
+                id,
+                emptied: Emptied { leftovers, leftover_count, left },
+            }
+        ),
+        Just(Reply::Leaving),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn requests_survive_the_line(request in requests()) {
+        prop_assert_eq!(Request::decode(&request.encode()), Some(request));
+    }
+
+    #[test]
+    fn replies_survive_the_line(reply in replies()) {
+        prop_assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+    }
+
+    #[test]
+    fn every_cut_and_every_surplus_is_no_record(request in requests(), reply in replies()) {
+        for bytes in [request.encode(), reply.encode()] {
+            for cut in 0..bytes.len() {
+                prop_assert_eq!(Request::decode(&bytes[..cut]).is_some_and(|r| r == request), false);
+                prop_assert_eq!(Reply::decode(&bytes[..cut]).is_some_and(|r| r == reply), false);
+            }
+        }
+        let mut longer = request.encode();
+        longer.push(0);
+        prop_assert_eq!(Request::decode(&longer), None);
+    }
+
+    #[test]
+    fn junk_is_decoded_without_harm(junk in prop::collection::vec(any::<u8>(), 0..400)) {
+        drop(Request::decode(&junk));
+        drop(Reply::decode(&junk));
+    }
+}
+
+#[test]
+fn a_list_longer_than_its_record_reserves_nothing() {
+    let mut bytes = vec![1];
+    bytes.extend(7_u64.to_le_bytes());
+    bytes.push(0);
+    bytes.extend(u32::MAX.to_le_bytes());
+    assert_eq!(Request::decode(&bytes), None);
+}

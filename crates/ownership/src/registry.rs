@@ -1,0 +1,219 @@
+//! Scopes and what belongs to them: plain bookkeeping for [`crate::supervisor`].
+//!
+//! Scopes form a tree. Its top, [`ScopeId::ALL`], is the owner itself: it has no process that we
+//! started, and ends when the owner is gone. Every other scope has a root process, or was opened
+//! without one for an agent in a thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::escalation::Ladder;
+use crate::owner::Process;
+use crate::protocol::MAX_NAMED;
+use crate::sys::Pid;
+
+/// Number of a scope; also of the line on which its requests come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ScopeId(pub(crate) u64);
+
+impl ScopeId {
+    /// The owner: everything.
+    pub(crate) const ALL: Self = Self(0);
+}
+
+/// The process that a scope is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// It never had one.
+    None,
+    /// Being started.
+    Starting,
+    Running(Pid),
+    /// Dead; what it left may still be there.
+    Dead,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Scope {
+    /// Where its news go, and what it ends with.
+    pub(crate) parent: ScopeId,
+    /// The asking side's name for it.
+    pub(crate) id: u64,
+    pub(crate) root: Root,
+    pub(crate) grace: Duration,
+    pub(crate) subs: BTreeSet<ScopeId>,
+    /// Children of ours that its processes left to us.
+    pub(crate) orphans: BTreeSet<Pid>,
+    /// Present once it is being ended.
+    pub(crate) ladder: Option<Ladder>,
+    /// What was found after the root was dead.
+    pub(crate) leftovers: Vec<Process>,
+    pub(crate) leftover_count: u32,
+    /// Its end was told, although something of it cannot die.
+    pub(crate) told: bool,
+}
+
+impl Scope {
+    fn new(parent: ScopeId, id: u64, root: Root, grace: Duration) -> Self {
+        Self {
+            parent,
+            id,
+            root,
+            grace,
+            subs: BTreeSet::new(),
+            orphans: BTreeSet::new(),
+            ladder: None,
+            leftovers: Vec::new(),
+            leftover_count: 0,
+            told: false,
+        }
+    }
+
+    /// Nothing of it is left, as the kernel says: its root was seen dead, all orphans were seen dead,
+    /// and each left its own children to us before that.
+    pub(crate) fn is_empty(&self) -> bool {
+        let rootless = self.root == Root::None && self.ladder.is_some();
+        (rootless || self.root == Root::Dead) && self.orphans.is_empty() && self.subs.is_empty()
+    }
+
+    /// Whether it takes new processes.
+    pub(crate) fn is_open(&self) -> bool {
+        self.ladder.is_none() && self.root != Root::Dead
+    }
+
+    pub(crate) fn note_leftovers(&mut self, found: Vec<Process>) {
+        let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+        self.leftover_count = self.leftover_count.saturating_add(count);
+        let room = MAX_NAMED.saturating_sub(self.leftovers.len());
+        self.leftovers.extend(found.into_iter().take(room));
+    }
+}
+
+/// All scopes.
+#[derive(Debug, Clone)]
+pub(crate) struct Registry {
+    scopes: BTreeMap<ScopeId, Scope>,
+    roots: BTreeMap<Pid, ScopeId>,
+    orphans: BTreeMap<Pid, Vec<ScopeId>>,
+    next: u64,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        let all = Scope::new(ScopeId::ALL, 0, Root::None, Duration::ZERO);
+        Self {
+            scopes: BTreeMap::from([(ScopeId::ALL, all)]),
+            roots: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            next: 1,
+        }
+    }
+
+    pub(crate) fn get(&self, scope: ScopeId) -> Option<&Scope> {
+        self.scopes.get(&scope)
+    }
+
+    pub(crate) fn get_mut(&mut self, scope: ScopeId) -> Option<&mut Scope> {
+        self.scopes.get_mut(&scope)
+    }
+
+    /// Scopes and their numbers, parents before what was made in them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ScopeId, &Scope)> {
+        self.scopes.iter().map(|(id, scope)| (*id, scope))
+    }
+
+    /// The scope that the requester on `line` knows as `id`.
+    pub(crate) fn find(&self, line: ScopeId, id: u64) -> Option<ScopeId> {
+        let subs = &self.scopes.get(&line)?.subs;
+        subs.iter().copied().find(|sub| self.scopes.get(sub).is_some_and(|sub| sub.id == id))
+    }
+
+    pub(crate) fn add(&mut self, parent: ScopeId, id: u64, root: Root, grace: Duration) -> ScopeId {
+        let scope = ScopeId(self.next);
+        self.next += 1;
+        self.scopes.insert(scope, Scope::new(parent, id, root, grace));
+        if let Some(parent) = self.scopes.get_mut(&parent) {
+            parent.subs.insert(scope);
+        }
+        scope
+    }
+
+    pub(crate) fn remove(&mut self, scope: ScopeId) -> Option<Scope> {
+        let removed = self.scopes.remove(&scope)?;
+        if let Some(parent) = self.scopes.get_mut(&removed.parent) {
+            parent.subs.remove(&scope);
+        }
+        Some(removed)
+    }
+
+    /// `scope` and all that is in it, parents first.
+    pub(crate) fn with_subs(&self, scope: ScopeId) -> Vec<ScopeId> {
+        let mut all = vec![scope];
+        let mut at = 0;
+        while let Some(scope) = all.get(at).and_then(|id| self.scopes.get(id)) {
+            all.extend(&scope.subs);
+            at += 1;
+        }
+        all
+    }
+
+    pub(crate) fn set_running(&mut self, scope: ScopeId, pid: Pid) {
+        if let Some(found) = self.scopes.get_mut(&scope) {
+            found.root = Root::Running(pid);
+            self.roots.insert(pid, scope);
+        }
+    }
+
+    /// The root that `pid` was is dead; its scope.
+    pub(crate) fn root_died(&mut self, pid: Pid) -> Option<ScopeId> {
+        let scope = self.roots.remove(&pid)?;
+        self.scopes.get_mut(&scope)?.root = Root::Dead;
+        Some(scope)
+    }
+
+    /// The orphan `pid` is dead; the scopes that it was held against.
+    pub(crate) fn orphan_died(&mut self, pid: Pid) -> Vec<ScopeId> {
+        let scopes = self.orphans.remove(&pid).unwrap_or_default();
+        for scope in &scopes {
+            if let Some(scope) = self.scopes.get_mut(scope) {
+                scope.orphans.remove(&pid);
+            }
+        }
+        scopes
+    }
+
+    pub(crate) fn add_orphan(&mut self, pid: Pid, scopes: &[ScopeId]) {
+        self.orphans.insert(pid, scopes.to_vec());
+        for scope in scopes {
+            if let Some(scope) = self.scopes.get_mut(scope) {
+                scope.orphans.insert(pid);
+            }
+        }
+    }
+
+    /// Whether this child of ours is one that we started or recorded.
+    pub(crate) fn knows(&self, pid: Pid) -> bool {
+        self.roots.contains_key(&pid) || self.orphans.contains_key(&pid)
+    }
+
+    /// Every child that we started or recorded.
+    pub(crate) fn known(&self) -> impl Iterator<Item = Pid> {
+        self.roots.keys().chain(self.orphans.keys()).copied()
+    }
+
+    /// The scopes that a known child stands for.
+    pub(crate) fn scopes_of(&self, pid: Pid) -> Vec<ScopeId> {
+        let root = self.roots.get(&pid).copied();
+        root.into_iter().chain(self.orphans.get(&pid).into_iter().flatten().copied()).collect()
+    }
+
+    /// Nothing but the owner itself.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.scopes.len() == 1 && self.orphans.is_empty()
+    }
+
+    /// The earliest time at which a ladder has something to do.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.scopes.values().filter_map(|scope| scope.ladder.as_ref()).map(Ladder::due).min()
+    }
+}

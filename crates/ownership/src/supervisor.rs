@@ -1,0 +1,460 @@
+//! The supervisor as a pure machine: `step(event, now)` gives what to do, in order. It does no I/O and
+//! reads no clock; [`crate::supervisor_loop`] feeds it and acts.
+//!
+//! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use crate::escalation::{Ladder, Rung};
+use crate::owner::{Emptied, Process};
+use crate::protocol::{Failure, Image, Order, Reply, Request};
+use crate::registry::{Registry, Root, Scope, ScopeId};
+use crate::spawn::Phase;
+use crate::sys::Pid;
+use crate::sys::wait::Dead;
+
+/// Everything that can happen to a supervisor.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A record came on this scope's line, with these descriptors.
+    Request { line: ScopeId, request: Request, fds: Vec<OwnedFd> },
+    /// What [`Effect::Spawn`] led to.
+    Started { scope: ScopeId, pid: Pid },
+    /// What [`Effect::Spawn`] or [`Effect::OpenLine`] led to.
+    Failed { scope: ScopeId, failure: Failure },
+    /// [`Effect::OpenLine`] was done.
+    Opened { scope: ScopeId },
+    /// The other end of a line is closed.
+    LineClosed { line: ScopeId },
+    /// A child was seen dead, and *after* that the list of our children was read.
+    Death {
+        dead: Dead,
+        /// Children that nobody knows: adopted orphans.
+        unknown: Vec<Unknown>,
+        /// Known children that were dead by then: one of them left the unknown ones. Empty when
+        /// there are none.
+        suspects: Vec<Pid>,
+    },
+    /// What a walk of this scope met for the first time.
+    Found { scope: ScopeId, members: Vec<Process> },
+    /// What stands in this scope although it was sent KILL long ago.
+    Left { scope: ScopeId, members: Vec<Process> },
+    /// The owner's pidfd is readable.
+    OwnerGone,
+    /// The kernel says that we have no child.
+    NoChild,
+    /// Time has passed.
+    Tick,
+}
+
+/// A child that nobody told us of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    pub(crate) pid: Pid,
+    /// The scope that its environment names.
+    pub(crate) tag: Option<ScopeId>,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    Spawn {
+        scope: ScopeId,
+        order: Box<Order>,
+        fds: Vec<OwnedFd>,
+    },
+    /// Make a line for a scope without a process, and keep our end.
+    OpenLine {
+        scope: ScopeId,
+    },
+    /// Say it on this line; with the pidfd or line of the scope where the reply carries one.
+    Reply {
+        line: ScopeId,
+        reply: Reply,
+        with: Option<ScopeId>,
+    },
+    /// TERM and CONT to the group of the root.
+    Terminate {
+        scope: ScopeId,
+    },
+    /// TERM and CONT to members that had none yet; comes back as [`Event::Found`].
+    Walk {
+        scope: ScopeId,
+    },
+    /// Stop, then KILL, all members.
+    Kill {
+        scope: ScopeId,
+    },
+    /// See who stands in it; comes back as [`Event::Left`].
+    Survey {
+        scope: ScopeId,
+    },
+    Pause {
+        scope: ScopeId,
+    },
+    Resume {
+        scope: ScopeId,
+    },
+    /// The child may be reaped: everything that it left is recorded.
+    Reap {
+        pid: Pid,
+    },
+    /// Nothing more comes from this scope: close its line.
+    Forget {
+        scope: ScopeId,
+    },
+    /// Stop listening to the owner, tell it, and go.
+    Leave,
+    /// Go: the owner is gone and nothing is left.
+    Exit,
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Supervisor {
+    registry: Registry,
+    owner_gone: bool,
+    idle_limit: Duration,
+    idle_since: Option<Instant>,
+    leaving: bool,
+}
+
+impl Supervisor {
+    pub(crate) fn new(idle_limit: Duration, now: Instant) -> Self {
+        Self {
+            registry: Registry::new(),
+            owner_gone: false,
+            idle_limit,
+            idle_since: Some(now),
+            leaving: false,
+        }
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// When the next [`Event::Tick`] is needed.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let idle = self.idle_since.filter(|_| !self.leaving && !self.owner_gone);
+        let idle = idle.map(|since| since + self.idle_limit);
+        [self.registry.due(), idle].into_iter().flatten().min()
+    }
+
+    /// What follows from `event`.
+    pub(crate) fn step(&mut self, event: Event, now: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Request { line, request, fds } => {
+                self.request(line, request, fds, now, &mut effects);
+            }
+            Event::Started { scope, pid } => self.started(scope, pid, &mut effects),
+            Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
+            Event::Opened { scope } => self.opened(scope, &mut effects),
+            Event::LineClosed { line } => self.line_closed(line, now, &mut effects),
+            Event::Death { dead, unknown, suspects } => {
+                self.death(dead, unknown, &suspects, now, &mut effects);
+            }
+            Event::Found { scope, members } => {
+                if let Some(scope) = self.registry.get_mut(scope).filter(|s| s.root == Root::Dead) {
+                    scope.note_leftovers(members);
+                }
+            }
+            Event::Left { scope, members } => self.left(scope, members, &mut effects),
+            Event::OwnerGone => self.owner_gone(now, &mut effects),
+            Event::NoChild => {
+                if self.owner_gone {
+                    effects.push(Effect::Exit);
+                }
+            }
+            Event::Tick => self.tick(now, &mut effects),
+        }
+        self.watch_idle(now);
+        effects
+    }
+
+    fn watch_idle(&mut self, now: Instant) {
+        if !self.registry.is_idle() {
+            self.idle_since = None;
+        } else if self.idle_since.is_none() {
+            self.idle_since = Some(now);
+        }
+    }
+
+    fn request(
+        &mut self,
+        line: ScopeId,
+        request: Request,
+        fds: Vec<OwnedFd>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.leaving {
+            return;
+        }
+        match request {
+            Request::Spawn(order) => {
+                let carried = 1 + usize::from(order.image == Image::Open) + order.fds.len();
+                let refusal = self.refusal(line, order.id).or((fds.len() != carried)
+                    .then_some(Failure { phase: Phase::Request, errno: libc::EBADF }));
+                if let Some(failure) = refusal {
+                    return effects.push(failed_reply(line, order.id, failure));
+                }
+                let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
+                effects.push(Effect::Spawn { scope, order, fds });
+            }
+            Request::Open { id, grace } => {
+                if let Some(failure) = self.refusal(line, id) {
+                    return effects.push(failed_reply(line, id, failure));
+                }
+                let scope = self.registry.add(line, id, Root::None, grace);
+                effects.push(Effect::OpenLine { scope });
+            }
+            Request::End { id, grace } => {
+                if let Some(scope) = self.registry.find(line, id) {
+                    self.end(scope, Some(grace), now, effects);
+                    self.settle(scope, effects);
+                }
+            }
+            Request::Pause { id } => {
+                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
+                    let scopes = self.registry.with_subs(scope);
+                    scopes.into_iter().map(|scope| Effect::Pause { scope })
+                }));
+            }
+            Request::Resume { id } => {
+                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
+                    let scopes = self.registry.with_subs(scope);
+                    scopes.into_iter().map(|scope| Effect::Resume { scope })
+                }));
+            }
+        }
+    }
+
+    /// Why nothing can be started on this line under this name.
+    fn refusal(&self, line: ScopeId, id: u64) -> Option<Failure> {
+        let open = self.registry.get(line).is_some_and(Scope::is_open);
+        let errno = if !open || self.owner_gone {
+            libc::ECANCELED
+        } else if self.registry.find(line, id).is_some() {
+            libc::EEXIST
+        } else {
+            return None;
+        };
+        Some(Failure { phase: Phase::Request, errno })
+    }
+
+    fn started(&mut self, scope: ScopeId, pid: Pid, effects: &mut Vec<Effect>) {
+        let Some(found) = self.registry.get(scope).filter(|found| found.root == Root::Starting)
+        else {
+            return;
+        };
+        let (line, id, ending) = (found.parent, found.id, found.ladder.is_some());
+        self.registry.set_running(scope, pid);
+        effects.push(Effect::Reply { line, reply: Reply::Started { id, pid }, with: Some(scope) });
+        if ending {
+            effects.push(Effect::Terminate { scope });
+        }
+    }
+
+    fn failed(&mut self, scope: ScopeId, failure: Failure, effects: &mut Vec<Effect>) {
+        let unborn = |found: &&Scope| matches!(found.root, Root::Starting | Root::None);
+        if scope == ScopeId::ALL || self.registry.get(scope).filter(unborn).is_none() {
+            return;
+        }
+        if let Some(removed) = self.registry.remove(scope) {
+            effects.push(failed_reply(removed.parent, removed.id, failure));
+            effects.push(Effect::Forget { scope });
+            self.settle(removed.parent, effects);
+        }
+    }
+
+    fn opened(&self, scope: ScopeId, effects: &mut Vec<Effect>) {
+        if let Some(found) = self.registry.get(scope).filter(|_| scope != ScopeId::ALL) {
+            let reply = Reply::Opened { id: found.id };
+            effects.push(Effect::Reply { line: found.parent, reply, with: Some(scope) });
+        }
+    }
+
+    /// The owner's own line says nothing by its end: it may have executed another program. A child
+    /// that closes its line keeps its scope; a scope that is nothing but its line ends.
+    fn line_closed(&mut self, line: ScopeId, now: Instant, effects: &mut Vec<Effect>) {
+        let rootless = self.registry.get(line).is_some_and(|scope| scope.root == Root::None);
+        if line != ScopeId::ALL && rootless {
+            self.end(line, None, now, effects);
+            self.settle(line, effects);
+        }
+    }
+
+    fn death(
+        &mut self,
+        dead: Dead,
+        unknown: Vec<Unknown>,
+        suspects: &[Pid],
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        let mut touched = Vec::new();
+        let mut burdened = Vec::new();
+        for orphan in unknown {
+            let scopes = self.attribute(&orphan, suspects);
+            self.registry.add_orphan(orphan.pid, &scopes);
+            burdened.extend(scopes);
+        }
+        touched.extend(&burdened);
+        let Dead { pid, exit } = dead;
+        if let Some(scope) = self.registry.root_died(pid) {
+            if let Some(found) = self.registry.get(scope) {
+                let reply = Reply::Exited { id: found.id, exit };
+                effects.push(Effect::Reply { line: found.parent, reply, with: None });
+            }
+            touched.push(scope);
+        } else {
+            touched.extend(self.registry.orphan_died(pid));
+        }
+        effects.push(Effect::Reap { pid });
+        touched.sort_unstable();
+        touched.dedup();
+        for scope in touched {
+            self.follow(scope, burdened.contains(&scope), now, effects);
+        }
+    }
+
+    /// Whose orphan it is: of the one scope that lost a process; if several did, of the one that its
+    /// environment names, else it is held against all of them. If none did, against the owner.
+    fn attribute(&self, orphan: &Unknown, suspects: &[Pid]) -> Vec<ScopeId> {
+        let mut scopes: Vec<_> =
+            suspects.iter().flat_map(|pid| self.registry.scopes_of(*pid)).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        match orphan.tag {
+            Some(tag) if scopes.contains(&tag) => vec![tag],
+            _ if scopes.is_empty() => vec![ScopeId::ALL],
+            _ => scopes,
+        }
+    }
+
+    /// After a death: begin to end what it left, or find that nothing is left.
+    fn follow(&mut self, scope: ScopeId, burdened: bool, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(found) = self.registry.get(scope) else { return };
+        if found.root == Root::Dead && !found.is_empty() && found.ladder.is_none() {
+            self.end(scope, None, now, effects);
+        }
+        let ending = self.registry.get(scope).is_some_and(|scope| scope.ladder.is_some());
+        if burdened && ending {
+            effects.push(Effect::Walk { scope });
+        }
+        self.settle(scope, effects);
+    }
+
+    /// Begins to end `scope` and what is in it. Without a grace, its own counts for all of it.
+    fn end(
+        &mut self,
+        scope: ScopeId,
+        grace: Option<Duration>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(grace) = grace.or(self.registry.get(scope).map(|scope| scope.grace)) else {
+            return;
+        };
+        for scope in self.registry.with_subs(scope) {
+            self.begin(scope, grace, now, effects);
+        }
+    }
+
+    fn begin(&mut self, scope: ScopeId, grace: Duration, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(found) = self.registry.get_mut(scope) else { return };
+        if let Some(ladder) = &mut found.ladder {
+            ladder.shorten(now, grace);
+            return;
+        }
+        found.ladder = Some(Ladder::begin(now, grace));
+        effects.push(Effect::Terminate { scope });
+    }
+
+    /// If nothing of `scope` is left, tells so and looks at what it was in.
+    fn settle(&mut self, scope: ScopeId, effects: &mut Vec<Effect>) {
+        // Lowest first: an empty scope inside may make its parent empty.
+        for scope in self.registry.with_subs(scope).into_iter().rev() {
+            self.settle_upwards(scope, effects);
+        }
+    }
+
+    fn settle_upwards(&mut self, mut scope: ScopeId, effects: &mut Vec<Effect>) {
+        while scope != ScopeId::ALL
+            && self.registry.get(scope).is_some_and(Scope::is_empty)
+            && let Some(removed) = self.registry.remove(scope)
+        {
+            let parent = removed.parent;
+            if !removed.told {
+                effects.push(emptied_reply(removed, Vec::new()));
+            }
+            effects.push(Effect::Forget { scope });
+            scope = parent;
+        }
+    }
+
+    /// Something cannot die: its end is told all the same, and it is waited for.
+    fn left(&mut self, scope: ScopeId, left: Vec<Process>, effects: &mut Vec<Effect>) {
+        let Some(found) = self.registry.get_mut(scope) else { return };
+        let killing = found.ladder.is_some();
+        if scope == ScopeId::ALL || found.told || !killing || left.is_empty() {
+            return;
+        }
+        found.told = true;
+        effects.push(emptied_reply(found.clone(), left));
+    }
+
+    fn owner_gone(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.owner_gone {
+            return;
+        }
+        self.owner_gone = true;
+        let all: Vec<_> = self.registry.iter().map(|(id, scope)| (id, scope.grace)).collect();
+        for (scope, grace) in all {
+            self.begin(scope, grace, now, effects);
+        }
+        self.settle(ScopeId::ALL, effects);
+    }
+
+    fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        let due: Vec<_> = self.registry.iter().map(|(id, _)| id).collect();
+        for scope in due {
+            let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
+            match ladder.and_then(|ladder| ladder.step(now)) {
+                None => {}
+                Some(Rung::Walk) => effects.push(Effect::Walk { scope }),
+                Some(Rung::Kill) => effects.push(Effect::Kill { scope }),
+                Some(Rung::Report) => {
+                    effects.push(Effect::Kill { scope });
+                    effects.push(Effect::Survey { scope });
+                }
+            }
+        }
+        let idle = self.idle_since.is_some_and(|since| now >= since + self.idle_limit);
+        if idle && !self.leaving && !self.owner_gone {
+            self.leaving = true;
+            effects.push(Effect::Leave);
+        }
+    }
+}
+
+fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
+    Effect::Reply { line, reply: Reply::Failed { id, failure }, with: None }
+}
+
+fn emptied_reply(scope: Scope, left: Vec<Process>) -> Effect {
+    let emptied =
+        Emptied { leftovers: scope.leftovers, leftover_count: scope.leftover_count, left };
+    Effect::Reply {
+        line: scope.parent,
+        reply: Reply::Emptied { id: scope.id, emptied },
+        with: None,
+    }
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

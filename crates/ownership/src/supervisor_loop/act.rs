@@ -1,0 +1,191 @@
+//! What the supervisor does: each effect of [`crate::supervisor`] in its own function.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::Loop;
+use super::voice::Line;
+use crate::launch::{self, Setting};
+use crate::line::{self, Received};
+use crate::membership::{Member, ProcessGroup, stop_all};
+use crate::protocol::{Failure, Order, Reply};
+use crate::registry::{Root, ScopeId};
+use crate::spawn::Phase;
+use crate::supervisor::{Effect, Event};
+use crate::sys::{Pid, wait};
+
+impl Loop {
+    pub(super) fn act(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Spawn { scope, order, fds } => return Some(self.spawn(scope, &order, &fds)),
+            Effect::OpenLine { scope } => return Some(self.open_line(scope)),
+            Effect::Reply { line, reply, with } => self.reply(line, &reply, with),
+            Effect::Terminate { scope } => self.terminate(scope),
+            Effect::Walk { scope } => return Some(self.walk(scope)),
+            Effect::Kill { scope } => self.kill(scope),
+            Effect::Survey { scope } => {
+                let alive = self.members(scope).into_iter().filter(|m| !m.stat.is_zombie());
+                let members = alive.map(|member| member.stat.process(member.pid)).collect();
+                return Some(Event::Left { scope, members });
+            }
+            Effect::Pause { scope } => self.signal_all(scope, libc::SIGSTOP),
+            Effect::Resume { scope } => self.signal_all(scope, libc::SIGCONT),
+            Effect::Reap { pid } => {
+                wait::reap(pid);
+                self.handles.remove(&pid);
+            }
+            Effect::Forget { scope } => {
+                if let Some(mut line) = self.lines.remove(&scope) {
+                    line.flush();
+                }
+                self.reached.remove(&scope);
+            }
+            Effect::Leave => self.leave(),
+            Effect::Exit => self.done = true,
+        }
+        None
+    }
+
+    fn spawn(&mut self, scope: ScopeId, order: &Order, fds: &[OwnedFd]) -> Event {
+        let failed = |errno: Errno| Event::Failed {
+            scope,
+            failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
+        };
+        let pair = match order.line.map(|_| line::pair()).transpose() {
+            Ok(pair) => pair,
+            Err(errno) => return failed(errno),
+        };
+        let (ours, theirs) = pair.unzip();
+        let setting = Setting {
+            null: self.null.as_fd(),
+            open_files: self.open_files,
+            subreaper: !self.off.subreaper,
+        };
+        let tag = format!("{}:{}", self.owner_identity, scope.0);
+        match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
+            Ok((pid, pidfd)) => {
+                self.handles.insert(pid, pidfd);
+                self.lines.extend(ours.map(|ours| (scope, Line::new(ours))));
+                Event::Started { scope, pid }
+            }
+            Err(failure) => Event::Failed { scope, failure },
+        }
+    }
+
+    fn open_line(&mut self, scope: ScopeId) -> Event {
+        match line::pair() {
+            Ok((ours, theirs)) => {
+                self.lines.insert(scope, Line::new(ours));
+                self.fresh.insert(scope, theirs);
+                Event::Opened { scope }
+            }
+            Err(errno) => Event::Failed {
+                scope,
+                failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
+            },
+        }
+    }
+
+    fn reply(&mut self, line: ScopeId, reply: &Reply, with: Option<ScopeId>) {
+        let fd = with.and_then(|scope| {
+            let root = self.machine.registry().get(scope)?.root;
+            match root {
+                Root::Running(pid) => self.handles.get(&pid)?.try_clone().ok(),
+                Root::None | Root::Starting | Root::Dead => self.fresh.remove(&scope),
+            }
+        });
+        // Nobody hears a line that is closed.
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.waiting.push_back((reply.encode(), fd));
+        }
+    }
+
+    /// The group of a scope's root, and its handle, while it is not reaped.
+    fn group(&self, scope: ScopeId) -> Option<(ProcessGroup, &OwnedFd)> {
+        let Root::Running(pid) = self.machine.registry().get(scope)?.root else { return None };
+        Some((ProcessGroup::led_by(pid, self.protected)?, self.handles.get(&pid)?))
+    }
+
+    fn send_group(&self, scope: ScopeId, number: i32) {
+        if let Some((group, leader)) = self.group(scope) {
+            // Gone, or of another user: the walk and the end condition tell.
+            let _ = group.send(leader.as_fd(), number);
+        }
+    }
+
+    /// What follows TERM, so that a stopped process comes to it.
+    fn term_and_cont(&self) -> &'static [i32] {
+        if self.off.cont { &[libc::SIGTERM] } else { &[libc::SIGTERM, libc::SIGCONT] }
+    }
+
+    fn terminate(&mut self, scope: ScopeId) {
+        let leader = self.group(scope).and(self.stems(scope).first().copied());
+        for number in self.term_and_cont() {
+            self.send_group(scope, *number);
+        }
+        self.reached.entry(scope).or_default().group = leader;
+    }
+
+    /// Children of ours that stand for a scope; all are unreaped, so their numbers are theirs.
+    fn stems(&self, scope: ScopeId) -> Vec<Pid> {
+        let Some(scope) = self.machine.registry().get(scope) else { return Vec::new() };
+        let root = match scope.root {
+            Root::Running(pid) => Some(pid),
+            Root::None | Root::Starting | Root::Dead => None,
+        };
+        root.into_iter().chain(scope.orphans.iter().copied()).collect()
+    }
+
+    fn members(&self, scope: ScopeId) -> Vec<Member> {
+        if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope)) }
+    }
+
+    fn walk(&mut self, scope: ScopeId) -> Event {
+        let members = self.members(scope);
+        let signals = self.term_and_cont();
+        let reached = self.reached.entry(scope).or_default();
+        let mut found = Vec::new();
+        for member in members {
+            let by_group = reached.group == Some(member.stat.group);
+            if by_group || member.stat.is_zombie() || !reached.members.insert(member.identity()) {
+                continue;
+            }
+            member.send(signals);
+            found.push(member.stat.process(member.pid));
+        }
+        Event::Found { scope, members: found }
+    }
+
+    fn kill(&self, scope: ScopeId) {
+        if self.off.kill {
+            return;
+        }
+        let stems = self.stems(scope);
+        let members = if self.off.walk { Vec::new() } else { stop_all(self.source, &stems) };
+        for member in members {
+            member.send(&[libc::SIGKILL]);
+        }
+        self.send_group(scope, libc::SIGKILL);
+    }
+
+    fn signal_all(&self, scope: ScopeId, number: i32) {
+        self.send_group(scope, number);
+        for member in self.members(scope) {
+            member.send(&[number]);
+        }
+    }
+
+    /// Stops listening first: a request that comes now fails at once at the sender, and one that was
+    /// already queued is never answered. Both go to the next supervisor.
+    fn leave(&mut self) {
+        self.leaving = true;
+        let Some(control) = self.lines.get_mut(&ScopeId::ALL) else { return };
+        // Fails only on a line without a peer.
+        let _ = rustix::net::shutdown(&control.socket, rustix::net::Shutdown::Read);
+        while let Ok(Received::Record { .. } | Received::Junk) =
+            line::receive(control.socket.as_fd(), &mut self.buffer, false)
+        {}
+        control.waiting.push_back((Reply::Leaving.encode(), None));
+    }
+}

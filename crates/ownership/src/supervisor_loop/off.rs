@@ -1,0 +1,28 @@
+//! For tests only: single mechanisms switched off, so that a test can show what escapes without them.
+
+/// For tests only: mechanisms to switch off, by name. Each has a test that shows what escapes then.
+const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
+
+/// What is switched off, in tests.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Off {
+    pub(super) subreaper: bool,
+    pub(super) pidfd: bool,
+    pub(super) walk: bool,
+    pub(super) cont: bool,
+    pub(super) kill: bool,
+}
+
+impl Off {
+    pub(super) fn from_environment() -> Self {
+        let list = std::env::var(TEST_OFF).unwrap_or_default();
+        let has = |name| list.split(',').any(|word| word == name);
+        Self {
+            subreaper: has("subreaper"),
+            pidfd: has("pidfd"),
+            walk: has("walk"),
+            cont: has("cont"),
+            kill: has("kill"),
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Every event in every state, and orders of events that nobody thought of.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::owner::{Exit, ExitStatus, Usage};
+
+fn origin() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
+    Instant::now()
+}
+
+const GRACE: Duration = Duration::from_millis(100);
+
+fn order(id: u64, grace: Duration) -> Request {
+    Request::Spawn(Box::new(Order {
+        id,
+        image: Image::Named(b"x".to_vec()),
+        argv: vec![b"x".to_vec()],
+        env: Vec::new(),
+        dir: None,
+        fds: Vec::new(),
+        line: Some(4),
+        grace,
+    }))
+}
+
+fn spawn_event(line: u64, id: u64) -> Event {
+    let null = std::fs::File::open("/dev/null").expect("null");
+    Event::Request { line: ScopeId(line), request: order(id, GRACE), fds: vec![null.into()] }
+}
+
+fn ask(line: u64, request: Request) -> Event {
+    Event::Request { line: ScopeId(line), request, fds: Vec::new() }
+}
+
+fn dead(pid: Pid) -> Dead {
+    Dead { pid, exit: Exit { status: ExitStatus::Code(0), usage: Usage::default() } }
+}
+
+fn died(pid: Pid, orphans: &[Pid]) -> Event {
+    let unknown = orphans.iter().map(|pid| Unknown { pid: *pid, tag: None }).collect();
+    Event::Death { dead: dead(pid), unknown, suspects: vec![pid] }
+}
+
+/// A machine with scope 1 (pid 101) started on the owner's line.
+fn running() -> (Supervisor, Instant) {
+    let now = origin();
+    let mut machine = Supervisor::new(Duration::from_secs(30), now);
+    machine.step(spawn_event(0, 1), now);
+    machine.step(Event::Started { scope: ScopeId(1), pid: 101 }, now);
+    (machine, now)
+}
+
+fn replies(effects: &[Effect]) -> Vec<&Reply> {
+    effects
+        .iter()
+        .filter_map(
+            |effect| if let Effect::Reply { reply, .. } = effect { Some(reply) } else { None },
+        )
+        .collect()
+}
+
+fn emptied(effects: &[Effect]) -> usize {
+    replies(effects).iter().filter(|reply| matches!(reply, Reply::Emptied { .. })).count()
+}
+
+#[test]
+fn a_child_that_leaves_nothing_exits_and_is_empty() {
+    let (mut machine, now) = running();
+    let effects = machine.step(died(101, &[]), now);
+    assert!(matches!(
+        &effects[..],
+        [
+            Effect::Reply { reply: Reply::Exited { id: 1, .. }, .. },
+            Effect::Reap { pid: 101 },
+            Effect::Reply { reply: Reply::Emptied { id: 1, .. }, .. },
+            Effect::Forget { .. }
+        ]
+    ));
+}
+
+#[test]
+fn an_orphan_is_recorded_before_its_parent_is_reaped_and_ended() {
+    let (mut machine, now) = running();
+    let effects = machine.step(died(101, &[201]), now);
+    assert_eq!(emptied(&effects), 0);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Walk { scope: ScopeId(1) })));
+    assert!(machine.registry().knows(201));
+    let members = vec![Process { pid: 201, name: "left".into() }];
+    machine.step(Event::Found { scope: ScopeId(1), members }, now);
+    // After the grace comes KILL.
+    let effects = machine.step(Event::Tick, now + GRACE);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Kill { scope: ScopeId(1) })));
+    let effects = machine.step(died(201, &[]), now + GRACE);
+    match &replies(&effects)[..] {
+        [Reply::Emptied { id: 1, emptied }] => {
+            assert_eq!((emptied.leftover_count, emptied.leftovers.len()), (1, 1));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_marker_decides_among_several_dead_and_without_it_all_are_held() {
+    for (tag, expected) in [(Some(2), vec![2]), (None, vec![1, 2]), (Some(9), vec![1, 2])] {
+        let (mut machine, now) = running();
+        machine.step(spawn_event(0, 2), now);
+        machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+        let unknown = vec![Unknown { pid: 201, tag: tag.map(ScopeId) }];
+        machine.step(Event::Death { dead: dead(101), unknown, suspects: vec![101, 102] }, now);
+        let mut held: Vec<_> = machine.registry().scopes_of(201).iter().map(|s| s.0).collect();
+        held.sort_unstable();
+        assert_eq!(held, expected, "{tag:?}");
+    }
+}
+
+#[test]
+fn a_childs_death_ends_what_it_started_over_its_line() {
+    let (mut machine, now) = running();
+    machine.step(spawn_event(1, 7), now);
+    machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    let effects = machine.step(died(101, &[]), now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Terminate { scope: ScopeId(2) })));
+    assert_eq!(emptied(&effects), 0, "what it started is part of it");
+    let effects = machine.step(died(102, &[]), now);
+    let order: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| {
+            if let Effect::Reply { line, reply: Reply::Emptied { .. }, .. } = effect {
+                Some(line.0)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(order, [1, 0], "inner first");
+}
+
+#[test]
+fn a_scope_without_a_process_ends_with_its_line() {
+    let now = origin();
+    let mut machine = Supervisor::new(Duration::from_secs(30), now);
+    machine.step(ask(0, Request::Open { id: 5, grace: GRACE }), now);
+    machine.step(Event::Opened { scope: ScopeId(1) }, now);
+    machine.step(spawn_event(1, 1), now);
+    machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    let effects = machine.step(Event::LineClosed { line: ScopeId(1) }, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Terminate { scope: ScopeId(2) })));
+    assert_eq!(emptied(&machine.step(died(102, &[]), now)), 2);
+}
+
+#[test]
+fn the_owners_line_may_end_while_it_lives() {
+    let (mut machine, now) = running();
+    let effects = machine.step(Event::LineClosed { line: ScopeId::ALL }, now);
+    assert!(effects.is_empty());
+    assert!(machine.registry().get(ScopeId(1)).is_some_and(Scope::is_open));
+}
+
+#[test]
+fn a_dead_owner_ends_everything_and_only_no_child_is_the_end() {
+    let (mut machine, now) = running();
+    let effects = machine.step(Event::OwnerGone, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Terminate { scope: ScopeId(1) })));
+    let refused = machine.step(spawn_event(0, 2), now);
+    assert!(matches!(replies(&refused)[..], [Reply::Failed { id: 2, .. }]));
+    let effects = machine.step(died(101, &[]), now);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Exit)));
+    let effects = machine.step(Event::NoChild, now);
+    assert!(matches!(effects[..], [Effect::Exit]));
+}
+
+#[test]
+fn what_cannot_die_is_told_once_and_still_waited_for() {
+    let (mut machine, mut now) = running();
+    machine.step(ask(0, Request::End { id: 1, grace: Duration::ZERO }), now);
+    let mut told = 0;
+    for _ in 0..40 {
+        now += Duration::from_millis(500);
+        for effect in machine.step(Event::Tick, now) {
+            if matches!(effect, Effect::Survey { .. }) {
+                let members = vec![Process { pid: 101, name: "stuck".into() }];
+                let effects = machine.step(Event::Left { scope: ScopeId(1), members }, now);
+                told += emptied(&effects);
+            }
+        }
+    }
+    assert_eq!(told, 1);
+    let effects = machine.step(died(101, &[]), now);
+    assert_eq!(emptied(&effects), 0, "its end was told");
+    assert!(machine.registry().is_idle());
+}
+
+#[test]
+fn idle_counts_from_the_last_child_and_leaving_serves_nothing() {
+    let (mut machine, now) = running();
+    let later = now + Duration::from_secs(100);
+    assert!(machine.step(Event::Tick, later).is_empty());
+    machine.step(died(101, &[]), later);
+    assert!(machine.step(Event::Tick, later + Duration::from_secs(29)).is_empty());
+    let effects = machine.step(Event::Tick, later + Duration::from_secs(30));
+    assert!(matches!(effects[..], [Effect::Leave]));
+    assert!(machine.step(spawn_event(0, 9), later).is_empty(), "the next supervisor's");
+}
+
+/// The states of a scope, each with what brings a fresh machine there.
+fn states() -> Vec<(&'static str, Supervisor, Instant)> {
+    let now = origin();
+    let fresh = Supervisor::new(Duration::from_secs(30), now);
+    let mut starting = fresh.clone();
+    starting.step(spawn_event(0, 1), now);
+    let mut opened = fresh.clone();
+    opened.step(ask(0, Request::Open { id: 1, grace: GRACE }), now);
+    let (running, _) = {
+        let mut machine = starting.clone();
+        machine.step(Event::Started { scope: ScopeId(1), pid: 101 }, now);
+        (machine, now)
+    };
+    let mut ending = running.clone();
+    ending.step(ask(0, Request::End { id: 1, grace: GRACE }), now);
+    let mut killing = ending.clone();
+    killing.step(Event::Tick, now + GRACE);
+    let mut leftover = running.clone();
+    leftover.step(died(101, &[201]), now);
+    let mut nested = running.clone();
+    nested.step(spawn_event(1, 1), now);
+    nested.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    let mut ownerless = running.clone();
+    ownerless.step(Event::OwnerGone, now);
+    let mut leaving = fresh.clone();
+    leaving.step(Event::Tick, now + Duration::from_secs(30));
+    vec![
+        ("fresh", fresh, now),
+        ("starting", starting, now),
+        ("opened", opened, now),
+        ("running", running, now),
+        ("ending", ending, now),
+        ("killing", killing, now + GRACE),
+        ("leftover", leftover, now),
+        ("nested", nested, now),
+        ("ownerless", ownerless, now),
+        ("leaving", leaving, now + Duration::from_secs(30)),
+    ]
+}
+
+fn events() -> Vec<Event> {
+    let failure = Failure { phase: Phase::Exec, errno: libc::ENOENT };
+    let members = vec![Process { pid: 201, name: "m".into() }];
+    let mut events = vec![
+        Event::OwnerGone,
+        Event::NoChild,
+        Event::Tick,
+        died(101, &[]),
+        died(101, &[301, 302]),
+        died(201, &[]),
+        died(999, &[]),
+    ];
+    for scope in [0, 1, 2, 77].map(ScopeId) {
+        let line = scope;
+        events.extend([
+            spawn_event(line.0, 1),
+            spawn_event(line.0, 2),
+            ask(line.0, Request::Open { id: 3, grace: GRACE }),
+            ask(line.0, Request::End { id: 1, grace: Duration::ZERO }),
+            ask(line.0, Request::Pause { id: 1 }),
+            ask(line.0, Request::Resume { id: 1 }),
+            // Descriptors are missing.
+            ask(line.0, order(4, GRACE)),
+            Event::Started { scope, pid: 400 },
+            Event::Failed { scope, failure },
+            Event::Opened { scope },
+            Event::LineClosed { line },
+            Event::Found { scope, members: members.clone() },
+            Event::Left { scope, members: members.clone() },
+        ]);
+    }
+    events
+}
+
+/// What must hold whatever happened: nothing is reaped that was not seen dead, nobody is forgotten
+/// who lives, and a machine with children can always go on to its end.
+#[test]
+fn every_event_in_every_state_leaves_a_machine_that_can_end() {
+    for (name, state, now) in states() {
+        for at in 0..events().len() {
+            let mut machine = state.clone();
+            let event = events().swap_remove(at);
+            let shown = format!("{name} × {event:?}");
+            let died = if let Event::Death { dead, .. } = &event { Some(dead.pid) } else { None };
+            let before: Vec<_> = machine.registry().known().collect();
+            let effects = machine.step(event, now);
+            let reaped: Vec<_> = effects
+                .iter()
+                .filter_map(|e| if let Effect::Reap { pid } = e { Some(*pid) } else { None })
+                .collect();
+            assert!(reaped.iter().all(|pid| Some(*pid) == died), "{shown}");
+            let lost = before
+                .iter()
+                .filter(|pid| !machine.registry().knows(**pid) && Some(**pid) != died)
+                .count();
+            assert_eq!(lost, 0, "{shown}");
+            if let Some(deadline) = machine.deadline().filter(|_| name != "leaving") {
+                assert!(deadline + Duration::from_secs(40) > now, "{shown}");
+            }
+            let (empty, exits) = run_to_the_end(machine, now);
+            assert!(empty && exits, "{shown}");
+        }
+    }
+}
+
+/// The owner goes, starts under way fail, and everything dies at KILL.
+fn run_to_the_end(mut machine: Supervisor, mut now: Instant) -> (bool, bool) {
+    machine.step(Event::OwnerGone, now);
+    for _ in 0..200 {
+        let starting: Vec<_> = machine
+            .registry()
+            .iter()
+            .filter(|(_, scope)| scope.root == Root::Starting)
+            .map(|(id, _)| id)
+            .collect();
+        for scope in starting {
+            let failure = Failure { phase: Phase::Exec, errno: libc::ENOENT };
+            machine.step(Event::Failed { scope, failure }, now);
+        }
+        let Some(due) = machine.deadline() else { break };
+        now = now.max(due);
+        let killed: Vec<_> = machine
+            .step(Event::Tick, now)
+            .into_iter()
+            .filter_map(|e| if let Effect::Kill { scope } = e { Some(scope) } else { None })
+            .flat_map(|scope| {
+                machine
+                    .registry()
+                    .known()
+                    .filter(|p| machine.registry().scopes_of(*p).contains(&scope))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        for pid in killed {
+            machine.step(died(pid, &[]), now);
+        }
+        if machine.registry().known().next().is_none() {
+            break;
+        }
+    }
+    let empty = machine.registry().is_idle();
+    let exits = machine.step(Event::NoChild, now).iter().any(|e| matches!(e, Effect::Exit));
+    (empty, exits)
+}
+
+/// One thing that may happen in a made-up world.
+#[derive(Debug, Clone)]
+enum Move {
+    Spawn { line: usize, works: bool },
+    Open { line: usize },
+    End { scope: usize, grace: u64 },
+    Close { scope: usize },
+    Die { which: usize, orphans: usize },
+    Wait { millis: u64 },
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        3 => (0..6_usize, prop::bool::weighted(0.8)).prop_map(|(line, works)| Move::Spawn { line, works }),
+        1 => (0..6_usize).prop_map(|line| Move::Open { line }),
+        1 => (0..6_usize, 0..300_u64).prop_map(|(scope, grace)| Move::End { scope, grace }),
+        1 => (0..6_usize).prop_map(|scope| Move::Close { scope }),
+        3 => (0..8_usize, 0..3_usize).prop_map(|(which, orphans)| Move::Die { which, orphans }),
+        2 => (0..3000_u64).prop_map(|millis| Move::Wait { millis }),
+    ];
+    prop::collection::vec(one, 0..60)
+}
+
+/// A world around the machine: counts what each requester was told of each of its requests.
+struct World {
+    machine: Supervisor,
+    now: Instant,
+    next_id: u64,
+    next_pid: Pid,
+    answers: BTreeMap<(ScopeId, u64), Vec<&'static str>>,
+}
+
+impl World {
+    fn feed(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for effect in self.machine.step(event, self.now) {
+                if let Effect::Reply { line, reply, .. } = &effect {
+                    self.note(*line, reply);
+                } else if let Effect::OpenLine { scope } = effect {
+                    events.push(Event::Opened { scope });
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, line: ScopeId, reply: &Reply) {
+        let (id, word) = match reply {
+            Reply::Started { id, .. } | Reply::Opened { id } => (*id, "started"),
+            Reply::Failed { id, .. } => (*id, "failed"),
+            Reply::Exited { id, .. } => (*id, "exited"),
+            Reply::Emptied { id, .. } => (*id, "emptied"),
+            Reply::Hello { .. } | Reply::Leaving => return,
+        };
+        self.answers.entry((line, id)).or_default().push(word);
+    }
+
+    fn scope(&self, at: usize) -> ScopeId {
+        let scopes: Vec<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
+        scopes[at % scopes.len()]
+    }
+
+    fn spawn(&mut self, line: ScopeId, works: bool) {
+        self.next_id += 1;
+        let before: Vec<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
+        self.feed(spawn_event(line.0, self.next_id));
+        let made = self.machine.registry().iter().map(|(id, _)| id).find(|id| !before.contains(id));
+        let Some(scope) = made else { return };
+        self.next_pid += 1;
+        let failure = Failure { phase: Phase::Exec, errno: libc::ENOENT };
+        self.feed(if works {
+            Event::Started { scope, pid: self.next_pid }
+        } else {
+            Event::Failed { scope, failure }
+        });
+    }
+
+    fn die(&mut self, which: usize, orphans: usize) {
+        let known: Vec<_> = self.machine.registry().known().collect();
+        if known.is_empty() {
+            return;
+        }
+        let orphans: Vec<_> =
+            (0..orphans).map(|at| self.next_pid + 1 + Pid::try_from(at).unwrap_or(0)).collect();
+        self.next_pid += 10;
+        self.feed(died(known[which % known.len()], &orphans));
+    }
+
+    fn apply(&mut self, one: &Move) {
+        match *one {
+            Move::Spawn { line, works } => self.spawn(self.scope(line), works),
+            Move::Open { line } => {
+                self.next_id += 1;
+                let request = Request::Open { id: self.next_id, grace: GRACE };
+                self.feed(ask(self.scope(line).0, request));
+            }
+            Move::End { scope, grace } => {
+                let scope = self.scope(scope);
+                let Some((parent, id)) =
+                    self.machine.registry().get(scope).map(|s| (s.parent, s.id))
+                else {
+                    return;
+                };
+                let grace = Duration::from_millis(grace);
+                self.feed(ask(parent.0, Request::End { id, grace }));
+            }
+            Move::Close { scope } => self.feed(Event::LineClosed { line: self.scope(scope) }),
+            Move::Die { which, orphans } => self.die(which, orphans),
+            Move::Wait { millis } => {
+                self.now += Duration::from_millis(millis);
+                self.feed(Event::Tick);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_order_of_events_loses_a_scope_or_tells_its_end_twice(moves in moves()) {
+        let now = origin();
+        let machine = Supervisor::new(Duration::from_secs(1_000_000), now);
+        let mut world = World { machine, now, next_id: 0, next_pid: 1000, answers: BTreeMap::new() };
+        for one in &moves {
+            world.apply(one);
+        }
+        // Everything that still runs ends.
+        world.feed(Event::OwnerGone);
+        for _ in 0..10_000 {
+            if world.machine.registry().known().next().is_none() {
+                break;
+            }
+            world.die(0, 0);
+        }
+        prop_assert!(world.machine.registry().is_idle());
+        for (request, told) in &world.answers {
+            let good = matches!(
+                told[..],
+                ["failed"] | ["started", "exited", "emptied"] | ["started", "emptied"]
+            );
+            prop_assert!(good, "{:?} was told {:?}", request, told);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Starts a program without ever copying the caller: `clone` with shared memory, the caller asleep
+//! until the child has executed or failed (as `vfork`), on a stack of its own.
+//!
+//! Between clone and exec the child runs only async-signal-safe system calls on memory that was
+//! prepared before, because it shares the memory of a process that may have other threads.
+#![expect(unsafe_code, reason = "clone, and what runs between clone and exec")]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use super::{Pid, errno, signal, wait};
+use crate::spawn::Phase;
+
+/// What to execute.
+#[derive(Debug)]
+pub(crate) enum Image<'a> {
+    /// Tried in turn, with `execvp`'s rules.
+    Paths(&'a [CString]),
+    /// Executed by descriptor (`execveat` with `AT_EMPTY_PATH`).
+    Open(BorrowedFd<'a>),
+}
+
+/// A start, fully prepared.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) image: Image<'a>,
+    pub(crate) argv: &'a [CString],
+    pub(crate) env: &'a [CString],
+    /// Directory to start from, by descriptor.
+    pub(crate) cwd: Option<BorrowedFd<'a>>,
+    /// Directory to change to after that.
+    pub(crate) dir: Option<&'a CStr>,
+    /// Number in the child, and what it is given there. Numbers are distinct and not negative; 0, 1
+    /// and 2 are among them.
+    pub(crate) fds: Vec<(RawFd, BorrowedFd<'a>)>,
+    /// Whether its orphans stay below it.
+    pub(crate) subreaper: bool,
+    /// Soft and hard limit of open descriptors, where the caller changed its own.
+    pub(crate) open_files: Option<(u64, u64)>,
+}
+
+/// A start that failed; nothing is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) phase: Phase,
+    pub(crate) errno: i32,
+}
+
+/// Bytes of stack for the child. Its deepest call is a dozen frames of plain system calls; a debug
+/// build stays under 4 KiB.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// The highest signal of the kernel (man 7 signal).
+const LAST_SIGNAL: i32 = 64;
+
+/// Starts `plan`. The calling thread sleeps until the program runs or the start has failed.
+pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
+    let at_clone = |error: io::Error| Failed {
+        phase: Phase::Clone,
+        errno: error.raw_os_error().unwrap_or(libc::ENOMEM),
+    };
+    let stack = Stack::map().map_err(at_clone)?;
+    let mut child = Child::prepare(plan);
+    // No handler of the caller may run in the child, which shares its memory.
+    let blocked = signal::Blocked::all();
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
+    // `child` outlives the call for the same reason; `pidfd` is where CLONE_PIDFD writes.
+    let pid = unsafe {
+        libc::clone(
+            run_child,
+            stack.top(),
+            flags,
+            ptr::from_mut(&mut child).cast(),
+            ptr::from_mut(&mut pidfd),
+        )
+    };
+    let error = io::Error::last_os_error();
+    drop(blocked);
+    if pid < 0 {
+        return Err(at_clone(error));
+    }
+    // SAFETY: the kernel opened this descriptor for us, and nobody else knows it.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    // The child wrote it before it left, and the kernel woke us after that.
+    // SAFETY: `child` is alive and the child process is gone or has other memory by now.
+    let failed = unsafe { ptr::read_volatile(&raw const child.failed) };
+    match failed {
+        None => Ok((pid, pidfd)),
+        Some(failed) => {
+            wait::reap_handle(&pidfd);
+            Err(failed)
+        }
+    }
+}
+
+/// The child's stack, with a page without access below it.
+struct Stack {
+    base: *mut libc::c_void,
+}
+
+/// Room for the guard page; no architecture that we know has larger pages.
+const GUARD_BYTES: usize = 64 * 1024;
+
+impl Stack {
+    fn map() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
+        // SAFETY: a new anonymous mapping touches no memory that exists.
+        let base = unsafe {
+            libc::mmap(ptr::null_mut(), GUARD_BYTES + STACK_BYTES, libc::PROT_NONE, flags, -1, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { base };
+        // SAFETY: the upper part of the mapping that was just made.
+        let usable = unsafe { stack.base.byte_add(GUARD_BYTES) };
+        // SAFETY: the range lies in our own mapping.
+        let done =
+            unsafe { libc::mprotect(usable, STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
+        if done == 0 { Ok(stack) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The end of the mapping; stacks grow down. Page-aligned, so 16-aligned.
+    fn top(&self) -> *mut libc::c_void {
+        // SAFETY: one past the end of our mapping.
+        unsafe { self.base.byte_add(GUARD_BYTES + STACK_BYTES) }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; the child has left it.
+        unsafe { libc::munmap(self.base, GUARD_BYTES + STACK_BYTES) };
+    }
+}
+
+/// What the child reads and writes. All of its memory was allocated before the clone.
+struct Child<'a> {
+    plan: &'a Plan<'a>,
+    paths: Vec<*const libc::c_char>,
+    argv: Vec<*const libc::c_char>,
+    env: Vec<*const libc::c_char>,
+    /// As [`Plan::fds`]; the sources change when they are moved out of the way.
+    fds: Vec<(RawFd, RawFd)>,
+    /// The program, when it is executed by descriptor; moved out of the way too.
+    image: Option<RawFd>,
+    /// First number above all targets.
+    above: RawFd,
+    /// Ranges between the targets, marked close-on-exec as a net.
+    gaps: Vec<(u32, u32)>,
+    failed: Option<Failed>,
+}
+
+impl<'a> Child<'a> {
+    fn prepare(plan: &'a Plan<'a>) -> Self {
+        let terminated = |list: &[CString]| {
+            list.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
+        };
+        let fds: Vec<_> =
+            plan.fds.iter().map(|(target, source)| (*target, source.as_raw_fd())).collect();
+        let mut targets: Vec<_> = fds.iter().map(|(target, _)| *target).collect();
+        targets.sort_unstable();
+        Self {
+            plan,
+            paths: match plan.image {
+                Image::Paths(paths) => paths.iter().map(|path| path.as_ptr()).collect(),
+                Image::Open(_) => Vec::new(),
+            },
+            argv: terminated(plan.argv),
+            env: terminated(plan.env),
+            above: targets.last().map_or(0, |last| last.saturating_add(1)),
+            gaps: gaps(&targets),
+            fds,
+            image: match plan.image {
+                Image::Paths(_) => None,
+                Image::Open(program) => Some(program.as_raw_fd()),
+            },
+            failed: None,
+        }
+    }
+}
+
+/// The ranges of numbers that are not in `targets` (sorted, not negative).
+fn gaps(targets: &[RawFd]) -> Vec<(u32, u32)> {
+    let mut gaps = Vec::with_capacity(targets.len() + 1);
+    let mut next = 0;
+    for target in targets.iter().filter_map(|target| u32::try_from(*target).ok()) {
+        if target > next {
+            gaps.push((next, target - 1));
+        }
+        next = target + 1;
+    }
+    gaps.push((next, u32::MAX));
+    gaps
+}
+
+/// Entry of the child. Never returns: it executes or leaves.
+extern "C" fn run_child(child: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start` passes its own `Child` and sleeps while we use it.
+    let child = unsafe { &mut *child.cast::<Child<'_>>() };
+    let failed = match set_up(child) {
+        Ok(()) => execute(child),
+        Err(failed) => failed,
+    };
+    // Written through a pointer so that it is in memory before we leave.
+    // SAFETY: a field of a live value.
+    unsafe { ptr::write_volatile(&raw mut child.failed, Some(failed)) };
+    // SAFETY: leaves without running anything of the parent whose memory this is.
+    unsafe { libc::_exit(127) }
+}
+
+/// `Ok`, or the error number of the call that just failed at this step.
+fn done(phase: Phase, result: libc::c_int) -> Result<(), Failed> {
+    if result == -1 { Err(Failed { phase, errno: errno() }) } else { Ok(()) }
+}
+
+fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
+    default_dispositions();
+    // SAFETY: plain system call.
+    done(Phase::Setup, unsafe { libc::setsid() })?;
+    if child.plan.subreaper {
+        // SAFETY: plain system call.
+        done(Phase::Setup, unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })?;
+    }
+    if let Some(cwd) = child.plan.cwd {
+        // SAFETY: plain system call on a descriptor that the plan borrows.
+        done(Phase::Chdir, unsafe { libc::fchdir(cwd.as_raw_fd()) })?;
+    }
+    if let Some(dir) = child.plan.dir {
+        // SAFETY: a terminated string that the plan borrows.
+        done(Phase::Chdir, unsafe { libc::chdir(dir.as_ptr()) })?;
+    }
+    place_descriptors(child)?;
+    if let Some((soft, hard)) = child.plan.open_files {
+        let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+        // SAFETY: reads one structure on our stack.
+        done(Phase::Setup, unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    }
+    signal::unblock_all();
+    Ok(())
+}
+
+/// An ignored signal would stay ignored through exec.
+fn default_dispositions() {
+    for number in 1..=LAST_SIGNAL {
+        signal::set_default(number);
+    }
+}
+
+/// Sources out of the way of targets, then sources onto targets, then everything else close-on-exec.
+fn place_descriptors(child: &mut Child<'_>) -> Result<(), Failed> {
+    for at in 0..child.fds.len() {
+        if child.fds[at].1 < child.above {
+            child.fds[at].1 = move_up(child.fds[at].1, child.above)?;
+        }
+    }
+    if let Some(image) = child.image.filter(|image| *image < child.above) {
+        child.image = Some(move_up(image, child.above)?);
+    }
+    for &(target, source) in &child.fds {
+        // SAFETY: plain system call on numbers of the child's own table.
+        done(Phase::Setup, unsafe { libc::dup2(source, target) })?;
+    }
+    for &(first, last) in &child.gaps {
+        // Kernels before 5.11 do not know the flag; our own descriptors are close-on-exec anyway.
+        // SAFETY: marks numbers of the child's own table, closes nothing now.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_CLOEXEC);
+        }
+    }
+    Ok(())
+}
+
+fn move_up(source: RawFd, above: RawFd) -> Result<RawFd, Failed> {
+    // SAFETY: duplicates within the child's own table.
+    let moved = unsafe { libc::fcntl(source, libc::F_DUPFD_CLOEXEC, above) };
+    done(Phase::Setup, moved)?;
+    Ok(moved)
+}
+
+/// Executes; returns only the failure. A path that may not be executed is remembered while later
+/// ones are tried, as `execvp` does.
+fn execute(child: &mut Child<'_>) -> Failed {
+    let argv = child.argv.as_ptr();
+    let env = child.env.as_ptr();
+    if let Some(fd) = child.image {
+        // SAFETY: terminated arrays of terminated strings; the descriptor is the plan's or our copy.
+        unsafe {
+            libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, env, libc::AT_EMPTY_PATH)
+        };
+        return Failed { phase: Phase::Exec, errno: errno() };
+    }
+    let mut last = libc::ENOENT;
+    let mut denied = false;
+    for path in &child.paths {
+        // SAFETY: terminated strings and arrays that were prepared before the clone.
+        unsafe { libc::execve(*path, argv, env) };
+        last = errno();
+        match last {
+            libc::EACCES => denied = true,
+            libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+            _ => return Failed { phase: Phase::Exec, errno: last },
+        }
+    }
+    Failed { phase: Phase::Exec, errno: if denied { libc::EACCES } else { last } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gaps;
+
+    #[test]
+    fn gaps_are_all_that_is_not_a_target() {
+        assert_eq!(gaps(&[0, 1, 2]), [(3, u32::MAX)]);
+        assert_eq!(gaps(&[0, 1, 2, 5, 7]), [(3, 4), (6, 6), (8, u32::MAX)]);
+        assert_eq!(gaps(&[3]), [(0, 2), (4, u32::MAX)]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Systems without ownership: everything compiles, and asking is a clear error. Stands where
+//! `client.rs` stands on Linux.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::owner::{ChildEvent, Emptied, Exit};
+use crate::program::Program;
+use crate::spawn::{Phase, Spawn, SpawnError};
+
+pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
+
+#[derive(Debug)]
+pub(crate) struct Client {}
+
+/// There is none here.
+#[derive(Debug)]
+pub(crate) enum Child {}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) pid: i32,
+    pub(crate) fd: Arc<OwnedFd>,
+}
+
+fn unsupported() -> SpawnError {
+    SpawnError {
+        phase: Phase::Supervisor,
+        errno: None,
+        path: None,
+        detail: "owned processes are not supported on this system".into(),
+    }
+}
+
+impl Client {
+    pub(crate) fn start(_program: Program, _args: Vec<OsString>) -> Arc<Self> {
+        Arc::new(Self {})
+    }
+
+    pub(crate) fn given(_line: OwnedFd) -> Arc<Self> {
+        Arc::new(Self {})
+    }
+
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        _spawn: Spawn,
+        _on_event: OnEvent,
+    ) -> Result<(Arc<Child>, Answer), SpawnError> {
+        Err(unsupported())
+    }
+
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        _grace: Duration,
+        _on_event: OnEvent,
+    ) -> Result<(Arc<Child>, Answer), SpawnError> {
+        Err(unsupported())
+    }
+
+    pub(crate) fn end(&self, child: &Child, _grace: Duration) {
+        match *child {}
+    }
+
+    pub(crate) fn pause(&self, child: &Child) {
+        match *child {}
+    }
+
+    pub(crate) fn resume(&self, child: &Child) {
+        match *child {}
+    }
+}
+
+impl Child {
+    pub(crate) fn has_ended(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn wait_exit(&self) -> Option<Exit> {
+        match *self {}
+    }
+
+    pub(crate) fn wait_empty(&self) -> Option<Emptied> {
+        match *self {}
+    }
+}
+
+pub(crate) fn run_supervisor() -> ExitCode {
+    ExitCode::from(2)
+}
