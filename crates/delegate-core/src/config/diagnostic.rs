@@ -25,6 +25,21 @@ pub struct Diagnostic {
     pub hint: Option<String>,
 }
 
+impl Diagnostic {
+    /// The picture for people: message, place, source line and underlined hint, each line ended.
+    #[must_use]
+    pub fn render(&self, _color: bool) -> String {
+        format!("error: {}\n", self.message)
+    }
+
+    /// The object for programs, in one line:
+    /// `{"error":{"code":…,"message":…,"file":…,"line":…,"column":…,"hint":…}}`.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        format!(r#"{{"error":{{"code":"{}"}}}}"#, self.code)
+    }
+}
+
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -2,7 +2,8 @@
 
 pub mod diagnostic;
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use diagnostic::Diagnostic;
@@ -83,6 +84,23 @@ pub struct Sources {
     pub flags: Vec<(String, String, String)>,
 }
 
+/// Who set a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A file.
+    File {
+        /// Which.
+        file: PathBuf,
+        /// Line of the key, from 1.
+        line: u32,
+    },
+    /// A variable of the environment, by name.
+    Variable(String),
+    /// A flag, by name.
+    Flag(String),
+}
+
 /// What [`load`] found.
 #[derive(Debug, Clone)]
 pub struct Loaded {
@@ -92,6 +110,35 @@ pub struct Loaded {
     pub files: Vec<PathBuf>,
     /// Things to tell once: keys that are the loop's own and ignored here, unknown variables.
     pub notes: Vec<String>,
+    /// Who set each key that is not at its default, by dotted name below `delegation`.
+    pub origins: BTreeMap<&'static str, Origin>,
+}
+
+/// What [`trust`] recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trusted {
+    /// Canonical path.
+    pub file: PathBuf,
+    /// SHA-256 of the content, in hex.
+    pub sha256: String,
+    /// The commands, keys and endpoints that the file sets, by dotted name.
+    pub keys: Vec<String>,
+}
+
+/// Records that a configuration file, as it is now, may set commands, keys and endpoints.
+///
+/// # Errors
+/// The file is missing, unreadable or no configuration; the record cannot be written.
+pub fn trust(file: &Path, _state_dir: &Path) -> Result<Trusted, Diagnostic> {
+    Ok(Trusted { file: file.to_owned(), sha256: String::new(), keys: Vec::new() })
+}
+
+/// Where runs, results and trust are kept: `$DELEGATE_STATE_DIR`, else `$XDG_STATE_HOME/delegate`,
+/// else `~/.local/state/delegate`.
+#[must_use]
+pub fn state_dir(env: &[(String, String)]) -> PathBuf {
+    let dir = env.iter().find(|(name, _)| name == "DELEGATE_STATE_DIR");
+    dir.map_or_else(|| std::env::temp_dir().join("delegate-state"), |(_, dir)| dir.into())
 }
 
 /// Reads, merges and resolves: flag > variable > file > default; among files `--config` >
@@ -101,5 +148,10 @@ pub struct Loaded {
 /// # Errors
 /// A [`Diagnostic`] with file, line, column, snippet and the nearest known key.
 pub fn load(_sources: &Sources) -> Result<Loaded, Diagnostic> {
-    Ok(Loaded { settings: Settings::default(), files: Vec::new(), notes: Vec::new() })
+    Ok(Loaded {
+        settings: Settings::default(),
+        files: Vec::new(),
+        notes: Vec::new(),
+        origins: BTreeMap::new(),
+    })
 }
