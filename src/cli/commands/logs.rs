@@ -1,0 +1,299 @@
+//! `delegate logs ID [CHILD]`: what children wrote and said, from the files of the state directory.
+//!
+//! With `-f` the files are looked at again every [`POLL`] until the run has ended: they may be on any
+//! file system, and a growing file costs one `stat`.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use delegate_core::store::{Log, RunRecord, Store, StoreError};
+
+use crate::cli::args::LogsArgs;
+use crate::cli::exit::Exit;
+use crate::cli::fault::Fault;
+use crate::cli::printer::forgive_closed_pipe;
+use crate::cli::render::decode::Decoder;
+use crate::cli::{Context, warn, warn_of};
+
+/// Between two looks at the files.
+const POLL: Duration = Duration::from_millis(200);
+
+/// Bytes read at once.
+const CHUNK: u64 = 64 * 1024;
+
+/// Shows them, with `-f` until the run has ended.
+///
+/// # Errors
+/// No such run or child, or an output that cannot be written.
+pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<Exit, Fault> {
+    let store = Store::open(&context.state_dir);
+    warn_of(&store);
+    let run = store.find_run(&args.run)?;
+    let children = children(args, &run, &store)?;
+    let folder = context.state_dir.join("runs").join(run.id.to_string());
+    let kinds = kinds(args);
+    let one_file = children.len() == 1 && kinds.len() == 1;
+    let form = if one_file && !io::stdout().is_terminal() { Form::Raw } else { Form::Shown };
+    let mut reader = Reader::new(&folder, children, &kinds, form, !one_file);
+    let to = io::BufWriter::new(io::stdout().lock());
+    let result = if args.follow {
+        follow(&mut reader, to, &store, &run)?
+    } else {
+        let mut to = to;
+        reader.drain(&mut to).and_then(|()| reader.end(&mut to))
+    };
+    forgive_closed_pipe(result).map_err(Fault::Output)?;
+    if !reader.found {
+        warn("no file was kept for this run, or none yet");
+    }
+    Ok(Exit::Done)
+}
+
+fn children(
+    args: &LogsArgs,
+    run: &RunRecord,
+    store: &Store,
+) -> Result<std::ops::Range<u32>, StoreError> {
+    match args.child {
+        None => Ok(0..run.tasks),
+        Some(child) if child < run.tasks => Ok(child..child + 1),
+        Some(child) => Err(StoreError::NotFound(format!(
+            "run {} has no task {child}: its tasks are 0 to {}",
+            store.short_id(run.id),
+            run.tasks.saturating_sub(1)
+        ))),
+    }
+}
+
+/// What was asked for; all three where nothing was.
+fn kinds(args: &LogsArgs) -> Vec<Log> {
+    let asked =
+        [(args.stdout, Log::Stdout), (args.stderr, Log::Stderr), (args.events, Log::Events)];
+    let all = asked.iter().all(|(wanted, _)| !wanted);
+    asked.into_iter().filter(|(wanted, _)| all || *wanted).map(|(_, log)| log).collect()
+}
+
+/// Reads on until the run has ended. What was written before its end is read after it.
+fn follow(
+    reader: &mut Reader,
+    mut to: impl Write,
+    store: &Store,
+    run: &RunRecord,
+) -> Result<io::Result<()>, Fault> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(|error| Fault::System("the loop of this command cannot be made", error))?;
+    runtime.block_on(async {
+        loop {
+            let running = store.find_run(&run.id.to_string())?.status == "running";
+            let step = reader.drain(&mut to).and_then(|()| to.flush());
+            let step = if running { step } else { step.and_then(|()| reader.end(&mut to)) };
+            if step.is_err() || !running {
+                return Ok(step);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    })
+}
+
+/// How bytes are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// As they are.
+    Raw,
+    /// Safe for a terminal.
+    Shown,
+}
+
+/// Files that are read on from where they were left.
+#[derive(Debug)]
+struct Reader {
+    files: Vec<Source>,
+    form: Form,
+    /// Name each file before its part.
+    headed: bool,
+    /// The file that was printed last, and whether its last line has ended.
+    last: Option<(usize, bool)>,
+    /// Some file exists.
+    found: bool,
+}
+
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    title: String,
+    offset: u64,
+    decoder: Decoder,
+}
+
+impl Reader {
+    fn new(
+        folder: &Path,
+        children: std::ops::Range<u32>,
+        kinds: &[Log],
+        form: Form,
+        headed: bool,
+    ) -> Self {
+        let source = |child: u32, kind: &Log| {
+            let name = kind.file_name();
+            Source {
+                path: folder.join(child.to_string()).join(name),
+                title: format!("{child} {}", name.trim_end_matches(".jsonl")),
+                offset: 0,
+                decoder: Decoder::default(),
+            }
+        };
+        let files =
+            children.flat_map(|child| kinds.iter().map(move |kind| source(child, kind))).collect();
+        Self { files, form, headed, last: None, found: false }
+    }
+
+    /// Prints what is new.
+    fn drain(&mut self, to: &mut impl Write) -> io::Result<()> {
+        for index in 0..self.files.len() {
+            let source = &mut self.files[index];
+            // A file that is not there yet may come; one that cannot be read is as good as absent.
+            let Ok(mut file) = File::open(&source.path) else { continue };
+            self.found = true;
+            if file.metadata().map_or(0, |data| data.len()) <= source.offset {
+                continue;
+            }
+            if file.seek(SeekFrom::Start(source.offset)).is_err() {
+                continue;
+            }
+            loop {
+                let mut bytes = Vec::new();
+                let read = (&mut file).take(CHUNK).read_to_end(&mut bytes).unwrap_or(0);
+                if read == 0 {
+                    break;
+                }
+                self.print(index, &bytes, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, index: usize, bytes: &[u8], to: &mut impl Write) -> io::Result<()> {
+        self.head(index, to)?;
+        let source = &mut self.files[index];
+        source.offset += u64::try_from(bytes.len()).unwrap_or(0);
+        if self.form == Form::Raw {
+            return to.write_all(bytes);
+        }
+        let text = source.decoder.push(bytes);
+        to.write_all(text.as_bytes())?;
+        self.last = Some((index, bytes.ends_with(b"\n")));
+        Ok(())
+    }
+
+    fn head(&mut self, index: usize, to: &mut impl Write) -> io::Result<()> {
+        let gap = match self.last {
+            _ if !self.headed => return Ok(()),
+            Some((last, _)) if last == index => return Ok(()),
+            Some((_, true)) => "\n",
+            Some((_, false)) => "\n\n",
+            None => "",
+        };
+        writeln!(to, "{gap}==> {} <==", self.files[index].title)
+    }
+
+    /// Ends the last line where people read it.
+    fn end(&mut self, to: &mut impl Write) -> io::Result<()> {
+        if let Some((last, ended)) = self.last {
+            let rest = self.files[last].decoder.end();
+            to.write_all(rest.as_bytes())?;
+            if !ended {
+                to.write_all(b"\n")?;
+            }
+        }
+        to.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        dir
+    }
+
+    const ALL: [Log; 3] = [Log::Stdout, Log::Stderr, Log::Events];
+
+    #[test]
+    fn files_are_headed_and_safe() {
+        let dir = folder(&[("0/stdout", b"one\nno end"), ("1/stderr", b"\x1b[31mred\xff\n")]);
+        let mut reader = Reader::new(dir.path(), 0..3, &ALL, Form::Shown, true);
+        let mut text = Vec::new();
+        reader.drain(&mut text).unwrap();
+        reader.end(&mut text).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "==> 0 stdout <==\none\nno end\n\n==> 1 stderr <==\n\\x1b[31mred\\xff\n"
+        );
+        assert!(reader.found);
+    }
+
+    #[test]
+    fn what_was_printed_is_not_printed_again() {
+        let dir = folder(&[("0/stdout", b"one\n")]);
+        let mut reader = Reader::new(dir.path(), 0..1, &ALL, Form::Shown, true);
+        let mut text = Vec::new();
+        reader.drain(&mut text).unwrap();
+        reader.drain(&mut text).unwrap();
+        std::fs::write(dir.path().join("0/stdout"), b"one\ntwo\n").unwrap();
+        reader.drain(&mut text).unwrap();
+        std::fs::write(dir.path().join("0/events.jsonl"), b"{}\n").unwrap();
+        reader.drain(&mut text).unwrap();
+        reader.end(&mut text).unwrap();
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "==> 0 stdout <==\none\ntwo\n\n==> 0 events <==\n{}\n"
+        );
+    }
+
+    #[test]
+    fn one_file_to_a_pipe_is_byte_for_byte() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
+        let dir = folder(&[("2/stdout", &bytes)]);
+        let mut reader = Reader::new(dir.path(), 2..3, &[Log::Stdout], Form::Raw, false);
+        let mut out = Vec::new();
+        reader.drain(&mut out).unwrap();
+        reader.end(&mut out).unwrap();
+        assert!(out == bytes);
+    }
+
+    #[test]
+    fn nothing_kept_is_seen() {
+        let dir = folder(&[]);
+        let mut reader = Reader::new(dir.path(), 0..2, &ALL, Form::Shown, true);
+        let mut out = Vec::new();
+        reader.drain(&mut out).unwrap();
+        reader.end(&mut out).unwrap();
+        assert!(out.is_empty() && !reader.found);
+    }
+
+    #[test]
+    fn without_a_choice_all_three_are_shown() {
+        let args = |stdout, events| LogsArgs {
+            run: "-".into(),
+            child: None,
+            follow: false,
+            stdout,
+            stderr: false,
+            events,
+        };
+        assert_eq!(kinds(&args(false, false)), ALL);
+        assert_eq!(kinds(&args(true, false)), [Log::Stdout]);
+        assert_eq!(kinds(&args(true, true)), [Log::Stdout, Log::Events]);
+    }
+}
