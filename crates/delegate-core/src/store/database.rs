@@ -1,0 +1,311 @@
+//! `runs.sqlite`: its schema, how it is opened, and its writes. Only the recorder writes.
+//!
+//! A file that cannot be used (not a database, damaged, of a newer schema) is moved aside and a
+//! fresh one begun: history is worth less than the batch that wants to run now.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use delegate_protocol::{Outcome, RunId};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+
+use super::owner::Owner;
+use super::place;
+
+/// Name of the file in the state directory.
+pub(super) const FILE_NAME: &str = "runs.sqlite";
+/// Name of the file that openers lock.
+pub(super) const LOCK_NAME: &str = "runs.sqlite.lock";
+
+/// Version of the schema (`user_version`). A reader takes this one and older ones.
+///
+/// * 1: tables `runs` and `results`.
+pub(super) const SCHEMA_VERSION: i64 = 1;
+
+const SCHEMA: &str = "
+    CREATE TABLE runs (
+        id TEXT PRIMARY KEY NOT NULL,
+        started_at REAL NOT NULL,
+        owner_pid INTEGER NOT NULL,
+        owner_start INTEGER,
+        owner_boot TEXT,
+        title TEXT NOT NULL,
+        isolation TEXT NOT NULL,
+        tasks INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        duration_seconds REAL
+    );
+    CREATE INDEX runs_by_start ON runs (started_at);
+    CREATE TABLE results (
+        run_id TEXT NOT NULL,
+        task_index INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        entry TEXT NOT NULL,
+        UNIQUE (run_id, task_index)
+    );
+    CREATE INDEX results_by_status ON results (run_id, status);
+    PRAGMA user_version = 1;
+";
+
+/// How long a statement waits for another process that writes.
+pub(super) const BUSY: Duration = Duration::from_secs(2);
+/// How often a transaction is begun anew after [`BUSY`] before it is given up.
+const ATTEMPTS: u32 = 5;
+/// Bytes that the write-ahead log keeps after a checkpoint: a burst of large answers does not stay.
+const WAL_BYTES: i64 = 64 << 20;
+
+/// A row of `runs`.
+#[derive(Debug, Clone)]
+pub(super) struct RunRow {
+    pub(super) id: RunId,
+    pub(super) started_at: f64,
+    pub(super) owner: Owner,
+    pub(super) title: String,
+    pub(super) isolation: String,
+    pub(super) tasks: u32,
+    pub(super) status: String,
+    pub(super) duration_seconds: Option<f64>,
+}
+
+/// The writing connection.
+pub(super) struct Database {
+    connection: Connection,
+}
+
+/// What opening came to.
+pub(super) struct Opened {
+    pub(super) database: Option<Database>,
+    /// Why there is none, or where the old one went.
+    pub(super) remark: Option<String>,
+}
+
+enum Refused {
+    /// The file is of no use to us.
+    Unusable(String),
+    /// The place is.
+    NoPlace(String),
+}
+
+impl Database {
+    /// Opens or begins the database in a directory that exists, holding `lock` meanwhile.
+    ///
+    /// Openers take turns: nobody parks a file that another has just begun. The kernel releases the
+    /// lock of one that dies; where a file system has no locks, or its holder is stopped, it goes
+    /// without.
+    pub(super) fn open(state_dir: &Path, lock: &File) -> Opened {
+        let path = state_dir.join(FILE_NAME);
+        let locked = take_turn(lock);
+        let opened = Self::open_locked(&path);
+        if locked {
+            // Closing it unlocks it too.
+            let _unlocked = lock.unlock();
+        }
+        opened
+    }
+
+    fn open_locked(path: &Path) -> Opened {
+        match Self::try_open(path) {
+            Ok(database) => Opened { database: Some(database), remark: None },
+            Err(Refused::NoPlace(reason)) => Opened::none(reason),
+            Err(Refused::Unusable(reason)) => Self::begin_afresh(path, &reason),
+        }
+    }
+
+    fn begin_afresh(path: &Path, reason: &str) -> Opened {
+        let aside = match park(path) {
+            Ok(aside) => aside,
+            Err(error) => return Opened::none(format!("{reason}; it cannot be moved: {error}")),
+        };
+        let remark = format!("{reason}; moved to {}, a fresh one is begun", aside.display());
+        match Self::try_open(path) {
+            Ok(database) => Opened { database: Some(database), remark: Some(remark) },
+            Err(Refused::NoPlace(again) | Refused::Unusable(again)) => Opened::none(again),
+        }
+    }
+
+    fn try_open(path: &Path) -> Result<Self, Refused> {
+        let no_place = |reason: &dyn std::fmt::Display| {
+            Refused::NoPlace(format!("{}: {reason}", path.display()))
+        };
+        // Made here, for its mode; the files beside it take theirs from it.
+        place::private_file(path, OpenOptions::new().append(true))
+            .map_err(|error| no_place(&error))?;
+        let mut connection = Connection::open(path).map_err(|error| no_place(&error))?;
+        match prepare(&mut connection) {
+            Ok(version) if version > SCHEMA_VERSION => Err(Refused::Unusable(format!(
+                "{} has schema {version}, this program knows {SCHEMA_VERSION}",
+                path.display()
+            ))),
+            Ok(_) => Ok(Self { connection }),
+            Err(error) => Err(match error.sqlite_error_code() {
+                Some(
+                    ErrorCode::CannotOpen
+                    | ErrorCode::ReadOnly
+                    | ErrorCode::DiskFull
+                    | ErrorCode::SystemIoFailure
+                    | ErrorCode::PermissionDenied
+                    | ErrorCode::DatabaseBusy
+                    | ErrorCode::DatabaseLocked
+                    | ErrorCode::OutOfMemory,
+                ) => no_place(&error),
+                _ => Refused::Unusable(format!("{} is damaged ({error})", path.display())),
+            }),
+        }
+    }
+
+    /// Writes rows and outcomes in one transaction: all of it or nothing. A row that is there is
+    /// brought up to date; an outcome that is there stays, so that saying it again changes nothing.
+    pub(super) fn write(
+        &mut self,
+        rows: &[&RunRow],
+        outcomes: &[(RunId, &Outcome)],
+    ) -> rusqlite::Result<()> {
+        let mut attempt = 1;
+        loop {
+            match self.try_write(rows, outcomes) {
+                Err(error) if is_busy(&error) && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    fn try_write(
+        &mut self,
+        rows: &[&RunRow],
+        outcomes: &[(RunId, &Outcome)],
+    ) -> rusqlite::Result<()> {
+        // Immediate: a deferred one that upgrades from reading fails at once, without waiting.
+        let transaction =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for row in rows {
+            upsert_run(&transaction, row)?;
+        }
+        for (run, outcome) in outcomes {
+            insert_outcome(&transaction, *run, outcome)?;
+        }
+        transaction.commit()
+    }
+
+    /// Makes the disk look full at this many pages.
+    #[cfg(test)]
+    pub(super) fn limit_pages(&self, pages: u32) {
+        self.connection.pragma_update(None, "max_page_count", pages).unwrap();
+    }
+}
+
+/// Waits for the lock, [`BUSY`] at most. The kernel tells nobody when it is free, so it is asked.
+fn take_turn(lock: &File) -> bool {
+    const PAUSE: Duration = Duration::from_millis(5);
+    for _ in 0..BUSY.as_millis() / PAUSE.as_millis() {
+        match lock.try_lock() {
+            Ok(()) => return true,
+            Err(TryLockError::WouldBlock) => std::thread::park_timeout(PAUSE),
+            Err(TryLockError::Error(_)) => return false,
+        }
+    }
+    false
+}
+
+impl Opened {
+    const fn none(reason: String) -> Self {
+        Self { database: None, remark: Some(reason) }
+    }
+}
+
+/// Whether another process holds the lock: trying the parts one by one would only wait again.
+pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// Settings and schema; hands back the version that the file had, or has now.
+fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
+    connection.busy_timeout(BUSY)?;
+    let version = schema_version(connection)?;
+    if version > SCHEMA_VERSION {
+        return Ok(version);
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if version == 0 {
+        transaction.execute_batch(SCHEMA)?;
+    }
+    // Touches the roots of both tables, where damage is most often seen.
+    for table in ["runs", "results"] {
+        transaction.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
+    }
+    transaction.commit()?;
+    Ok(SCHEMA_VERSION)
+}
+
+/// The schema that a file has; 0 when it is fresh.
+pub(super) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<()> {
+    let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds } = row;
+    let mut statement = transaction.prepare_cached(
+        "INSERT INTO runs (id, started_at, owner_pid, owner_start, owner_boot, title, isolation,
+             tasks, status, duration_seconds)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT (id) DO UPDATE SET status = excluded.status,
+             duration_seconds = excluded.duration_seconds",
+    )?;
+    // Ticks since boot fit: 63 bits of them are longer than any uptime.
+    let start = owner.start.and_then(|start| i64::try_from(start).ok());
+    statement.execute(params![
+        id.to_string(),
+        started_at,
+        owner.pid,
+        start,
+        owner.boot,
+        title,
+        isolation,
+        tasks,
+        status,
+        duration_seconds
+    ])?;
+    Ok(())
+}
+
+fn insert_outcome(
+    transaction: &Transaction<'_>,
+    run: RunId,
+    outcome: &Outcome,
+) -> rusqlite::Result<()> {
+    let entry = serde_json::to_string(outcome)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let mut statement = transaction.prepare_cached(
+        "INSERT INTO results (run_id, task_index, status, entry) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (run_id, task_index) DO NOTHING",
+    )?;
+    statement.execute(params![
+        run.to_string(),
+        outcome.task_index,
+        outcome.status.word(),
+        entry
+    ])?;
+    Ok(())
+}
+
+/// Moves a database and the files beside it out of the way.
+fn park(path: &Path) -> std::io::Result<PathBuf> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let beside = |base: &Path, suffix: &str| {
+        let mut name = base.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    let aside = beside(path, &format!(".corrupt-{}", now.as_millis()));
+    for suffix in ["-wal", "-shm"] {
+        match std::fs::rename(beside(path, suffix), beside(&aside, suffix)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
+}

@@ -1,0 +1,237 @@
+//! The queue between everybody and the recorder thread.
+//!
+//! One lock, held for a push or a swap only, so that a caller never waits for the disk. Two lanes:
+//! *records* (begin, outcome, end) are few and never dropped; *log bytes* are bounded in count and in
+//! bytes, and what does not fit is counted per file. Records go first: a child that floods its log
+//! delays nobody's outcome.
+//!
+//! A lock and a condition variable instead of a channel, because a bound in bytes, the count of what
+//! was dropped and the wakers of those who wait for room must change together.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use crossbeam_channel::Sender;
+use delegate_protocol::event::Class;
+use delegate_protocol::{Outcome, RunId};
+
+use super::Log;
+use super::database::RunRow;
+
+/// Log bytes that wait for the disk. A disk takes them in tens of milliseconds, so this bridges a
+/// stall of about that length under a flood, and all usual stalls at usual rates.
+pub(super) const QUEUE_BYTES: usize = 16 << 20;
+/// Pieces that wait: with less than 100 bytes each besides their text, under 2 MiB.
+pub(super) const QUEUE_PIECES: usize = 16 * 1024;
+/// Lifecycle lines are taken up to this many times the bounds above, so that a flood of text, which
+/// stops at the bounds, leaves room for them.
+const LIFECYCLE_SHARE: usize = 2;
+/// Records of one transaction: bounds the time until the first of them is acknowledged.
+const GROUP: usize = 1024;
+/// Log bytes taken out at once, so that a record never waits for more than this to be written.
+const BITE: usize = 1 << 20;
+
+/// A file of a child.
+pub(super) type FileKey = (RunId, u32, Log);
+
+/// Called when an outcome is stored: whether it is on disk.
+pub(super) type Stored = Box<dyn FnOnce(bool) + Send>;
+
+/// What is never dropped. Bounded by design: one begin and one end per run, one outcome per child.
+pub(super) enum Record {
+    Begin(Box<RunRow>),
+    Outcome {
+        run: RunId,
+        outcome: Box<Outcome>,
+        stored: Stored,
+    },
+    End {
+        run: RunId,
+        status: &'static str,
+        duration_seconds: f64,
+        /// Log pieces that were queued before it.
+        pieces_before: u64,
+    },
+    Flush {
+        pieces_before: u64,
+        done: Sender<()>,
+    },
+}
+
+/// Bytes for a file of a child.
+pub(super) struct Piece {
+    pub(super) file: FileKey,
+    pub(super) class: Class,
+    pub(super) bytes: Vec<u8>,
+    /// Bytes of this file that were dropped just before it.
+    pub(super) dropped_before: u64,
+}
+
+/// What the recorder takes out at once.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) records: Vec<Record>,
+    pub(super) pieces: Vec<Piece>,
+    /// Pieces that were ever taken out, these included.
+    pub(super) pieces_so_far: u64,
+}
+
+#[derive(Default)]
+struct Lanes {
+    records: VecDeque<Record>,
+    pieces: VecDeque<Piece>,
+    queued_bytes: usize,
+    pieces_pushed: u64,
+    pieces_popped: u64,
+    dropped: HashMap<FileKey, u64>,
+    waiting: Vec<Waker>,
+    closed: bool,
+}
+
+/// The queue. See the module.
+pub(super) struct Inbox {
+    lanes: Mutex<Lanes>,
+    work: Condvar,
+    max_bytes: usize,
+    max_pieces: usize,
+}
+
+impl Inbox {
+    pub(super) fn new(max_bytes: usize, max_pieces: usize) -> Self {
+        Self { lanes: Mutex::default(), work: Condvar::new(), max_bytes, max_pieces }
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a record; gives it back when the recorder is gone.
+    pub(super) fn push(&self, mut record: Record) -> Result<(), Record> {
+        let mut lanes = self.lanes();
+        if lanes.closed {
+            return Err(record);
+        }
+        if let Record::End { pieces_before, .. } | Record::Flush { pieces_before, .. } = &mut record
+        {
+            *pieces_before = lanes.pieces_pushed;
+        }
+        lanes.records.push_back(record);
+        drop(lanes);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Queues bytes. Progress that finds no room is counted and dropped; a lifecycle line is given
+    /// back.
+    pub(super) fn append(
+        &self,
+        file: FileKey,
+        class: Class,
+        bytes: Vec<u8>,
+    ) -> Result<(), Vec<u8>> {
+        let mut lanes = self.lanes();
+        if bytes.is_empty() || lanes.closed {
+            return Ok(());
+        }
+        if !self.has_room(&lanes, class) {
+            return match class {
+                Class::Lifecycle => Err(bytes),
+                Class::Progress => {
+                    *lanes.dropped.entry(file).or_default() += bytes.len() as u64;
+                    Ok(())
+                }
+            };
+        }
+        let dropped_before = lanes.dropped.remove(&file).unwrap_or_default();
+        lanes.queued_bytes += bytes.len();
+        lanes.pieces_pushed += 1;
+        lanes.pieces.push_back(Piece { file, class, bytes, dropped_before });
+        drop(lanes);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Ready when a lifecycle line would be taken. Asked and registered under one lock, so that no
+    /// wake-up is lost.
+    pub(super) fn poll_room(&self, context: &Context<'_>) -> Poll<()> {
+        let mut lanes = self.lanes();
+        if lanes.closed || self.has_room(&lanes, Class::Lifecycle) {
+            return Poll::Ready(());
+        }
+        if !lanes.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            lanes.waiting.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// A piece is taken while the queue is under its bounds, whatever its own size: one frame (16 MiB)
+    /// is the most that it can be over, and no line is too long to be ever taken.
+    fn has_room(&self, lanes: &Lanes, class: Class) -> bool {
+        let share = match class {
+            Class::Lifecycle => LIFECYCLE_SHARE,
+            Class::Progress => 1,
+        };
+        lanes.queued_bytes < self.max_bytes * share && lanes.pieces.len() < self.max_pieces * share
+    }
+
+    /// Waits for work and moves a bite of it into `batch`. `false`: closed, and all is done.
+    pub(super) fn take(&self, batch: &mut Batch) -> bool {
+        let mut lanes = self.lanes();
+        while lanes.records.is_empty() && lanes.pieces.is_empty() {
+            if lanes.closed {
+                return false;
+            }
+            lanes = self.work.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+        }
+        let group = lanes.records.len().min(GROUP);
+        batch.records.extend(lanes.records.drain(..group));
+        lanes.bite(batch);
+        let room = self.has_room(&lanes, Class::Lifecycle);
+        let wakers = if room { mem::take(&mut lanes.waiting) } else { Vec::new() };
+        drop(lanes);
+        wakers.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// Takes nothing more; what is queued is still recorded.
+    pub(super) fn close(&self) {
+        let mut lanes = self.lanes();
+        lanes.closed = true;
+        let wakers = mem::take(&mut lanes.waiting);
+        drop(lanes);
+        self.work.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Closes it and hands out the records that nobody will take: the recorder is gone.
+    pub(super) fn abandon(&self) -> Vec<Record> {
+        self.close();
+        self.lanes().records.drain(..).collect()
+    }
+}
+
+impl Lanes {
+    fn bite(&mut self, batch: &mut Batch) {
+        let mut taken = 0;
+        while taken < BITE {
+            let Some(piece) = self.pieces.pop_front() else {
+                // Nothing follows that could carry these counts.
+                let notes = self.dropped.drain().map(|(file, dropped_before)| Piece {
+                    file,
+                    class: Class::Progress,
+                    bytes: Vec::new(),
+                    dropped_before,
+                });
+                batch.pieces.extend(notes);
+                break;
+            };
+            taken += piece.bytes.len();
+            self.pieces_popped += 1;
+            batch.pieces.push(piece);
+        }
+        self.queued_bytes -= taken;
+        batch.pieces_so_far = self.pieces_popped;
+    }
+}

@@ -1,0 +1,112 @@
+//! What handles and the recorder share: outcomes that the disk did not take, and what to tell people.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use delegate_protocol::{Outcome, RunId};
+
+use super::RunRecord;
+use super::database::RunRow;
+
+/// A thing that is told once, however often it happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Trouble {
+    /// The place is a network file system.
+    Place,
+    /// An old file was moved aside.
+    Moved,
+    /// Outcomes, or runs with them, stay in memory.
+    Outcomes,
+    /// Bytes of logs are missing.
+    Logs,
+}
+
+/// Runs and outcomes that are not on disk. Bounded by the children of this process.
+#[derive(Default)]
+pub(super) struct Memory {
+    runs: HashMap<RunId, RunRow>,
+    outcomes: HashMap<RunId, BTreeMap<u32, Outcome>>,
+}
+
+/// See the module.
+pub(super) struct Shared {
+    memory: Mutex<Memory>,
+    warnings: Mutex<(HashSet<Trouble>, VecDeque<String>)>,
+    durable: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new() -> Self {
+        Self {
+            memory: Mutex::default(),
+            warnings: Mutex::default(),
+            durable: AtomicBool::new(true),
+        }
+    }
+
+    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a warning for people, unless one of this kind was.
+    pub(super) fn warn(&self, trouble: Trouble, text: impl FnOnce() -> String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.0.insert(trouble) {
+            let text = text();
+            tracing::warn!(target: "delegate::store", "{text}");
+            warnings.1.push_back(text);
+        }
+    }
+
+    pub(super) fn take_warning(&self) -> Option<String> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).1.pop_front()
+    }
+
+    pub(super) fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Keeps an outcome that is not on disk. The first of a child stays.
+    pub(super) fn keep(&self, run: RunId, outcome: Outcome) {
+        self.durable.store(false, Ordering::Release);
+        let mut memory = self.memory();
+        memory.outcomes.entry(run).or_default().entry(outcome.task_index).or_insert(outcome);
+    }
+
+    pub(super) fn keep_run(&self, row: RunRow) {
+        self.durable.store(false, Ordering::Release);
+        self.memory().runs.insert(row.id, row);
+    }
+}
+
+impl Memory {
+    pub(super) fn forget_run(&mut self, run: RunId) {
+        self.runs.remove(&run);
+    }
+
+    pub(super) fn outcome(&self, run: RunId, task_index: u32) -> Option<Outcome> {
+        self.outcomes.get(&run)?.get(&task_index).cloned()
+    }
+
+    /// Ids that begin with `prefix`.
+    pub(super) fn ids(&self, prefix: &str) -> Vec<RunId> {
+        let fits = |id: &&RunId| id.to_string().starts_with(prefix);
+        self.runs.keys().filter(fits).copied().collect()
+    }
+
+    /// Adds what is known here to what the disk says.
+    pub(super) fn amend(&self, records: &mut Vec<RunRecord>, prefix: &str) {
+        for id in self.ids(prefix) {
+            let Some(row) = self.runs.get(&id) else { continue };
+            records.retain(|record| record.id != id);
+            records.push(RunRecord::from_row(row.clone()));
+        }
+        for record in records.iter_mut() {
+            for outcome in self.outcomes.get(&record.id).into_iter().flat_map(BTreeMap::values) {
+                record.count(outcome.status.word(), 1);
+            }
+        }
+        records.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
+    }
+}

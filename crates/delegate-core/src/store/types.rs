@@ -1,0 +1,113 @@
+//! What the store takes and hands out: plain data and its error.
+
+use std::path::PathBuf;
+
+use delegate_protocol::RunId;
+
+use super::database::RunRow;
+
+/// Which file of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Log {
+    /// Its standard output.
+    Stdout,
+    /// Its standard error.
+    Stderr,
+    /// Its events, one JSON object per line.
+    Events,
+}
+
+impl Log {
+    /// Name of the file.
+    #[must_use]
+    pub const fn file_name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Events => "events.jsonl",
+        }
+    }
+}
+
+/// One run, for lists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Its id.
+    pub id: RunId,
+    /// Seconds since the epoch.
+    pub started_at: f64,
+    /// Seconds; `None` while it runs, or when its parent died.
+    pub duration_seconds: Option<f64>,
+    /// `running`, `completed`, `failed`, or `unknown` when its parent died before the end.
+    pub status: String,
+    /// Tasks in the batch.
+    pub tasks: u32,
+    /// Outcomes by status word.
+    pub counts: Vec<(String, u32)>,
+    /// What was run, for people (a file name, or the first goal).
+    pub title: String,
+    /// `process` or `thread`.
+    pub isolation: String,
+}
+
+impl RunRecord {
+    pub(super) fn from_row(row: RunRow) -> Self {
+        let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds } =
+            row;
+        let lost = status == "running" && owner.is_gone();
+        let status = if lost { "unknown".to_owned() } else { status };
+        let counts = Vec::new();
+        Self { id, started_at, duration_seconds, status, tasks, counts, title, isolation }
+    }
+
+    pub(super) fn count(&mut self, status: &str, more: u32) {
+        match self.counts.iter_mut().find(|(word, _)| word == status) {
+            Some((_, count)) => *count += more,
+            None => self.counts.push((status.to_owned(), more)),
+        }
+    }
+}
+
+/// The store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No such run, child or file.
+    #[error("{0}")]
+    NotFound(String),
+    /// A prefix that fits more than one run.
+    #[error("`{prefix}` fits {} runs: {}", found.len(), found.join(", "))]
+    Ambiguous {
+        /// What was typed.
+        prefix: String,
+        /// Ids that fit, shortened, at most 8.
+        found: Vec<String>,
+    },
+    /// The disk or the database refused.
+    #[error("{what} {}: {reason}", path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What a run is recorded with.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its id.
+    pub id: RunId,
+    /// For people.
+    pub title: String,
+    /// `process` or `thread`.
+    pub isolation: String,
+    /// Tasks in the batch.
+    pub tasks: u32,
+}
+
+/// A line of events that found no room, given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoRoom(pub Vec<u8>);
