@@ -13,7 +13,7 @@ use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
 #[derive(Debug, Parser)]
-#[command(name = "delegate", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "delegate", version, max_term_width = 100)]
 #[command(after_help = after_help())]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -33,20 +33,22 @@ fn after_help() -> String {
     )
 }
 
+const EVERYWHERE: &str = "Options of every verb";
+
 /// Flags of every verb.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
     /// Where runs and results are kept [default: $DELEGATE_STATE_DIR, else $XDG_STATE_HOME/delegate]
-    #[arg(long, global = true, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) state_dir: Option<PathBuf>,
     /// Log what this program does: -v info, -vv debug, -vvv trace
-    #[arg(short, global = true, action = clap::ArgAction::Count, conflicts_with = "log_level")]
+    #[arg(short, global = true, help_heading = EVERYWHERE, action = clap::ArgAction::Count, conflicts_with = "log_level")]
     pub(crate) verbose: u8,
     /// Log at this level or filter, such as `debug` or `delegate_core=trace` [variable: DELEGATE_LOG]
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
     /// Log to this file instead of stderr [variable: DELEGATE_LOG_FILE]
-    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) log_file: Option<PathBuf>,
 }
 

@@ -55,8 +55,7 @@ impl Exit {
             Self::Failed => "some task did not complete",
             Self::BadInput => "bad input; nothing was started",
             Self::BrokenPromise => {
-                "done, but a promise could not be kept: something is left running, that nothing is \
-                 left could not be verified, or an outcome was not stored"
+                "done, but something is left, is not verified, or was not stored"
             }
             Self::NotFound => "no such run or child",
             Self::Interrupted => "ended by Ctrl-C",

@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::Parser as _;
 use delegate_core::config::{self, Diagnostic};
 
 use args::{Cli, Global, Verb};
@@ -114,10 +114,7 @@ fn usage(error: &clap::Error, json: bool) -> Exit {
             .map_or(Exit::BrokenPromise, |()| Exit::Done);
     }
     if json {
-        let text = error.render().to_string();
-        let mut lines = text.lines();
-        let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        let hint = lines.find_map(|line| line.trim().strip_prefix("tip: ")).map(str::to_owned);
+        let (message, hint) = in_one_line(&error.render().to_string());
         let fault = Diagnostic { code: "usage", message, hint, ..Diagnostic::default() };
         say_json(&fault);
     } else {
@@ -125,6 +122,16 @@ fn usage(error: &clap::Error, json: bool) -> Exit {
         drop(error.print());
     }
     Exit::BadInput
+}
+
+/// Message and tip of clap's text, which has a paragraph for each.
+fn in_one_line(text: &str) -> (String, Option<String>) {
+    let words = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut paragraphs = text.split("\n\n").map(words);
+    let message = paragraphs.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+    let hint = paragraphs.find_map(|part| part.strip_prefix("tip: ").map(str::to_owned));
+    (message, hint)
 }
 
 /// Tells what went wrong: one JSON object on standard output, or a text on standard error.
@@ -166,4 +173,23 @@ fn warn(text: &str) {
 /// Tells what the store has to say, each thing once.
 fn warn_of(store: &delegate_core::store::Store) {
     std::iter::from_fn(|| store.take_warning()).for_each(|warning| warn(&warning));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clap_says_fits_one_line() {
+        let said = |line: &str| {
+            let error = Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+            in_one_line(&error.render().to_string())
+        };
+        let (message, hint) = said("delegate run");
+        assert_eq!(message, "the following required arguments were not provided: <FILE|GOAL>...");
+        assert_eq!(hint, None);
+        let (message, hint) = said("delegate rnu");
+        assert_eq!(message, "unrecognized subcommand 'rnu'");
+        assert!(hint.unwrap().contains("'run"));
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::termios;
 
 /// Columns of the terminal behind a stream; `None` when it is none.
@@ -22,18 +22,21 @@ fn size(stream: impl AsFd) -> Option<(usize, usize)> {
     Some(size.map_or((80, 24), |size| (or(size.ws_col, 80), or(size.ws_row, 24))))
 }
 
-/// Lines that are redrawn in place, on standard error.
+/// Lines that are redrawn in place, on standard error. They are one bar of the progress library with a
+/// text of many lines, so that they change in one step.
 #[derive(Debug)]
 pub(crate) struct Screen {
-    area: MultiProgress,
-    lines: Vec<ProgressBar>,
+    block: ProgressBar,
 }
 
 impl Screen {
     /// Nothing is drawn yet.
     pub(crate) fn new() -> Self {
-        let area = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        Self { area, lines: Vec::new() }
+        let block = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{msg}") {
+            block.set_style(style);
+        }
+        Self { block }
     }
 
     /// Columns and lines that may be used now.
@@ -44,32 +47,18 @@ impl Screen {
     }
 
     /// Replaces what is shown.
-    pub(crate) fn show(&mut self, lines: Vec<String>) {
-        while self.lines.len() > lines.len() {
-            if let Some(line) = self.lines.pop() {
-                self.area.remove(&line);
-            }
-        }
-        while self.lines.len() < lines.len() {
-            let style = ProgressStyle::with_template("{msg}");
-            let line = ProgressBar::no_length();
-            let line = style.map_or_else(|_| line.clone(), |style| line.clone().with_style(style));
-            self.lines.push(self.area.add(line));
-        }
-        for (line, text) in self.lines.iter().zip(lines) {
-            line.set_message(text);
-        }
+    pub(crate) fn show(&self, lines: &[String]) {
+        self.block.set_message(lines.join("\n"));
     }
 
     /// Writes a line above what is shown.
     pub(crate) fn say(&self, line: &str) {
-        // Where the terminal is gone there is nobody to tell.
-        drop(self.area.println(line));
+        self.block.println(line);
     }
 
-    /// Takes away what is shown.
-    pub(crate) fn clear(&mut self) {
-        self.show(Vec::new());
-        drop(self.area.clear());
+    /// Takes away what is shown, until the next [`Screen::show`].
+    pub(crate) fn clear(&self) {
+        self.block.set_message(String::new());
+        self.block.suspend(|| ());
     }
 }

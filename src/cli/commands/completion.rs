@@ -57,12 +57,7 @@ pub(crate) fn answer() -> Option<Exit> {
 
 /// Ids that begin as typed, with what was run.
 pub(crate) fn run_ids(typed: &OsStr) -> Vec<CompletionCandidate> {
-    let state_dir = config::state_dir(&text_env());
-    // Nothing is made on the disk by pressing a key.
-    if !state_dir.is_dir() {
-        return Vec::new();
-    }
-    let store = Store::open(&state_dir);
+    let store = Store::open_existing(&config::state_dir(&text_env()));
     let runs = store.runs(OFFERED).unwrap_or_default();
     let ids = runs.iter().map(|run| {
         let title = text::label(&run.title, 40);

@@ -5,17 +5,17 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, Seek as _, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use delegate_core::store::{Log, RunRecord, Store, StoreError};
+use delegate_core::store::{Log, Reader, RunRecord, Store, StoreError};
 
 use crate::cli::args::LogsArgs;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::printer::forgive_closed_pipe;
 use crate::cli::render::decode::Decoder;
-use crate::cli::{Context, warn, warn_of};
+use crate::cli::{Context, warn};
 
 /// Between two looks at the files.
 const POLL: Duration = Duration::from_millis(200);
@@ -28,24 +28,23 @@ const CHUNK: u64 = 64 * 1024;
 /// # Errors
 /// No such run or child, or an output that cannot be written.
 pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<Exit, Fault> {
-    let store = Store::open(&context.state_dir);
-    warn_of(&store);
+    let store = Store::open_existing(&context.state_dir);
     let run = store.find_run(&args.run)?;
     let children = children(args, &run, &store)?;
-    let folder = context.state_dir.join("runs").join(run.id.to_string());
+    let folder = |child| store.child_dir(run.id, child);
     let kinds = kinds(args);
     let one_file = children.len() == 1 && kinds.len() == 1;
     let form = if one_file && !io::stdout().is_terminal() { Form::Raw } else { Form::Shown };
-    let mut reader = Reader::new(&folder, children, &kinds, form, !one_file);
+    let mut tail = Tail::new(folder, children, &kinds, form, !one_file);
     let to = io::BufWriter::new(io::stdout().lock());
     let result = if args.follow {
-        follow(&mut reader, to, &store, &run)?
+        follow(&mut tail, to, &store, &run)?
     } else {
         let mut to = to;
-        reader.drain(&mut to).and_then(|()| reader.end(&mut to))
+        tail.drain(&mut to).and_then(|()| tail.end(&mut to))
     };
     forgive_closed_pipe(result).map_err(Fault::Output)?;
-    if !reader.found {
+    if !tail.found {
         warn("no file was kept for this run, or none yet");
     }
     Ok(Exit::Done)
@@ -54,7 +53,7 @@ pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<Exit, Fault> {
 fn children(
     args: &LogsArgs,
     run: &RunRecord,
-    store: &Store,
+    store: &Reader,
 ) -> Result<std::ops::Range<u32>, StoreError> {
     match args.child {
         None => Ok(0..run.tasks),
@@ -77,9 +76,9 @@ fn kinds(args: &LogsArgs) -> Vec<Log> {
 
 /// Reads on until the run has ended. What was written before its end is read after it.
 fn follow(
-    reader: &mut Reader,
+    tail: &mut Tail<impl Fn(u32) -> Option<PathBuf>>,
     mut to: impl Write,
-    store: &Store,
+    store: &Reader,
     run: &RunRecord,
 ) -> Result<io::Result<()>, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,8 +88,8 @@ fn follow(
     runtime.block_on(async {
         loop {
             let running = store.find_run(&run.id.to_string())?.status == "running";
-            let step = reader.drain(&mut to).and_then(|()| to.flush());
-            let step = if running { step } else { step.and_then(|()| reader.end(&mut to)) };
+            let step = tail.drain(&mut to).and_then(|()| to.flush());
+            let step = if running { step } else { step.and_then(|()| tail.end(&mut to)) };
             if step.is_err() || !running {
                 return Ok(step);
             }
@@ -110,7 +109,9 @@ enum Form {
 
 /// Files that are read on from where they were left.
 #[derive(Debug)]
-struct Reader {
+struct Tail<F> {
+    /// The folder of a child, once it is there.
+    folder: F,
     files: Vec<Source>,
     form: Form,
     /// Name each file before its part.
@@ -123,32 +124,29 @@ struct Reader {
 
 #[derive(Debug)]
 struct Source {
-    path: PathBuf,
-    title: String,
+    child: u32,
+    kind: Log,
     offset: u64,
     decoder: Decoder,
 }
 
-impl Reader {
+impl<F: Fn(u32) -> Option<PathBuf>> Tail<F> {
     fn new(
-        folder: &Path,
+        folder: F,
         children: std::ops::Range<u32>,
         kinds: &[Log],
         form: Form,
         headed: bool,
     ) -> Self {
-        let source = |child: u32, kind: &Log| {
-            let name = kind.file_name();
-            Source {
-                path: folder.join(child.to_string()).join(name),
-                title: format!("{child} {}", name.trim_end_matches(".jsonl")),
-                offset: 0,
-                decoder: Decoder::default(),
-            }
+        let source = |child, kind: &Log| Source {
+            child,
+            kind: *kind,
+            offset: 0,
+            decoder: Decoder::default(),
         };
         let files =
             children.flat_map(|child| kinds.iter().map(move |kind| source(child, kind))).collect();
-        Self { files, form, headed, last: None, found: false }
+        Self { folder, files, form, headed, last: None, found: false }
     }
 
     /// Prints what is new.
@@ -156,7 +154,8 @@ impl Reader {
         for index in 0..self.files.len() {
             let source = &mut self.files[index];
             // A file that is not there yet may come; one that cannot be read is as good as absent.
-            let Ok(mut file) = File::open(&source.path) else { continue };
+            let Some(folder) = (self.folder)(source.child) else { continue };
+            let Ok(mut file) = File::open(folder.join(source.kind.file_name())) else { continue };
             self.found = true;
             if file.metadata().map_or(0, |data| data.len()) <= source.offset {
                 continue;
@@ -197,7 +196,9 @@ impl Reader {
             Some((_, false)) => "\n\n",
             None => "",
         };
-        writeln!(to, "{gap}==> {} <==", self.files[index].title)
+        let Source { child, kind, .. } = &self.files[index];
+        let kind = kind.file_name().trim_end_matches(".jsonl");
+        writeln!(to, "{gap}==> {child} {kind} <==")
     }
 
     /// Ends the last line where people read it.
@@ -227,34 +228,39 @@ mod tests {
         dir
     }
 
+    fn within(dir: &tempfile::TempDir) -> impl Fn(u32) -> Option<PathBuf> {
+        let dir = dir.path().to_owned();
+        move |child| Some(dir.join(child.to_string()))
+    }
+
     const ALL: [Log; 3] = [Log::Stdout, Log::Stderr, Log::Events];
 
     #[test]
     fn files_are_headed_and_safe() {
         let dir = folder(&[("0/stdout", b"one\nno end"), ("1/stderr", b"\x1b[31mred\xff\n")]);
-        let mut reader = Reader::new(dir.path(), 0..3, &ALL, Form::Shown, true);
+        let mut tail = Tail::new(within(&dir), 0..3, &ALL, Form::Shown, true);
         let mut text = Vec::new();
-        reader.drain(&mut text).unwrap();
-        reader.end(&mut text).unwrap();
+        tail.drain(&mut text).unwrap();
+        tail.end(&mut text).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "==> 0 stdout <==\none\nno end\n\n==> 1 stderr <==\n\\x1b[31mred\\xff\n"
         );
-        assert!(reader.found);
+        assert!(tail.found);
     }
 
     #[test]
     fn what_was_printed_is_not_printed_again() {
         let dir = folder(&[("0/stdout", b"one\n")]);
-        let mut reader = Reader::new(dir.path(), 0..1, &ALL, Form::Shown, true);
+        let mut tail = Tail::new(within(&dir), 0..1, &ALL, Form::Shown, true);
         let mut text = Vec::new();
-        reader.drain(&mut text).unwrap();
-        reader.drain(&mut text).unwrap();
+        tail.drain(&mut text).unwrap();
+        tail.drain(&mut text).unwrap();
         std::fs::write(dir.path().join("0/stdout"), b"one\ntwo\n").unwrap();
-        reader.drain(&mut text).unwrap();
+        tail.drain(&mut text).unwrap();
         std::fs::write(dir.path().join("0/events.jsonl"), b"{}\n").unwrap();
-        reader.drain(&mut text).unwrap();
-        reader.end(&mut text).unwrap();
+        tail.drain(&mut text).unwrap();
+        tail.end(&mut text).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "==> 0 stdout <==\none\ntwo\n\n==> 0 events <==\n{}\n"
@@ -265,21 +271,21 @@ mod tests {
     fn one_file_to_a_pipe_is_byte_for_byte() {
         let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
         let dir = folder(&[("2/stdout", &bytes)]);
-        let mut reader = Reader::new(dir.path(), 2..3, &[Log::Stdout], Form::Raw, false);
+        let mut tail = Tail::new(within(&dir), 2..3, &[Log::Stdout], Form::Raw, false);
         let mut out = Vec::new();
-        reader.drain(&mut out).unwrap();
-        reader.end(&mut out).unwrap();
+        tail.drain(&mut out).unwrap();
+        tail.end(&mut out).unwrap();
         assert!(out == bytes);
     }
 
     #[test]
     fn nothing_kept_is_seen() {
         let dir = folder(&[]);
-        let mut reader = Reader::new(dir.path(), 0..2, &ALL, Form::Shown, true);
+        let mut tail = Tail::new(within(&dir), 0..2, &ALL, Form::Shown, true);
         let mut out = Vec::new();
-        reader.drain(&mut out).unwrap();
-        reader.end(&mut out).unwrap();
-        assert!(out.is_empty() && !reader.found);
+        tail.drain(&mut out).unwrap();
+        tail.end(&mut out).unwrap();
+        assert!(out.is_empty() && !tail.found);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! what is asked, [`super::watch`] waits; here are the steps in their order.
 
 use std::io::{self, BufWriter, Write as _};
+use std::time::Duration;
 
 use delegate_core::config::Loaded;
 use delegate_core::delegator::Delegator;
@@ -15,12 +16,15 @@ use crate::cli::commands::watch::{Watch, Watched};
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
 use crate::cli::printer::Printer;
+use crate::cli::render::Style;
 use crate::cli::render::explain::{self, Explained};
 use crate::cli::render::human::{self, Leftovers, Table};
 use crate::cli::render::live::Model;
-use crate::cli::render::{Style, json};
 use crate::cli::signals::Signals;
 use crate::cli::{Context, warn, warn_of, write_out};
+
+/// For the last records of a run to reach the disk.
+const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Runs a batch to its end.
 ///
@@ -65,6 +69,8 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
         let mut watch = Watch::new(&run, args.output, places, context, out, err);
         watch.begin(&format!("run {short}{}{headline}", context.err.dot()));
         let Watched { report, model } = watch.follow(run, &mut signals, &delegator).await;
+        // So that the end of the run is on disk as well before this process leaves.
+        delegator.store().flush(LAST_WRITES);
         let ending = Ending {
             by_signal: None,
             verified: report.verified_empty() && report.left_running().is_empty(),
@@ -131,7 +137,10 @@ fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Cont
         if !output.quiet {
             watch.tell(printed.ending(context.err));
         }
-        watch.print(move |to| json::report(to, &printed.report));
+        watch.print(move |mut to| {
+            printed.report.write_json(&mut to)?;
+            writeln!(to)
+        });
         return;
     }
     let style = context.out;

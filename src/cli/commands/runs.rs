@@ -8,15 +8,14 @@ use crate::cli::args::RunsArgs;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::{human, json};
-use crate::cli::{Context, warn_of, write_out};
+use crate::cli::{Context, write_out};
 
 /// Lists them.
 ///
 /// # Errors
 /// A store that cannot be read, or an output that cannot be written.
 pub(crate) fn run(args: &RunsArgs, context: &Context) -> Result<Exit, Fault> {
-    let store = Store::open(&context.state_dir);
-    warn_of(&store);
+    let store = Store::open_existing(&context.state_dir);
     let runs = store.runs(usize::try_from(args.limit).unwrap_or(usize::MAX))?;
     if args.json {
         write_out(|to| json::runs(to, &runs))?;

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use delegate_core::store::{RunRecord, Store, StoreError};
+use delegate_core::store::{Reader, RunRecord, Store, StoreError};
 use delegate_protocol::Outcome;
 
 use crate::cli::args::ShowArgs;
@@ -10,15 +10,14 @@ use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::human::{self, Table};
 use crate::cli::render::json;
-use crate::cli::{Context, warn_of, write_out};
+use crate::cli::{Context, write_out};
 
 /// Shows them.
 ///
 /// # Errors
 /// No such run, a store that cannot be read, or an output that cannot be written.
 pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
-    let store = Store::open(&context.state_dir);
-    warn_of(&store);
+    let store = Store::open_existing(&context.state_dir);
     let run = store.find_run(&args.run)?;
     let mut unreadable = None;
     let outcomes = outcomes(&store, &run, &mut unreadable);
@@ -33,7 +32,7 @@ pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
 /// Outcomes in task order, read one at a time. A task without one is left out; the first that cannot
 /// be read ends the list.
 fn outcomes(
-    store: &Store,
+    store: &Reader,
     run: &RunRecord,
     unreadable: &mut Option<StoreError>,
 ) -> impl Iterator<Item = Outcome> {
@@ -53,7 +52,7 @@ fn outcomes(
 
 fn table(
     to: &mut dyn std::io::Write,
-    store: &Store,
+    store: &Reader,
     run: &RunRecord,
     outcomes: impl Iterator<Item = Outcome>,
     context: &Context,

@@ -16,9 +16,11 @@ pub(crate) fn run(args: &TrustArgs, context: &Context) -> Result<Exit, Fault> {
     let trusted = config::trust(&args.file, &context.state_dir)?;
     let file = trusted.file.to_string_lossy();
     let sets = match trusted.keys.as_slice() {
-        [] => "sets no command, key or endpoint".to_owned(),
-        keys => format!("may set {}", keys.join(", ")),
+        [] => "it sets no command, key or endpoint".to_owned(),
+        keys => format!("it sets {}", keys.join(", ")),
     };
-    write_out(|to| writeln!(to, "{} {} until it changes", escape(&file), escape(&sets)))?;
+    write_out(|to| {
+        writeln!(to, "{} is trusted until it changes; {}", escape(&file), escape(&sets))
+    })?;
     Ok(Exit::Done)
 }

@@ -164,7 +164,7 @@ impl Watch {
             }
         };
         self.draw(delegator);
-        if let View::Live(screen) = &mut self.view {
+        if let View::Live(screen) = &self.view {
             screen.clear();
         }
         let model = std::mem::replace(&mut self.model, Model::new(0));
@@ -187,10 +187,10 @@ impl Watch {
         while let Some(warning) = delegator.store().take_warning() {
             self.tell(format!("warning: {}", escape(&warning)));
         }
-        if let View::Live(screen) = &mut self.view {
+        if let View::Live(screen) = &self.view {
             let (columns, rows) = screen.room();
             let style = Style { width: Some(columns), ..self.style };
-            screen.show(self.model.lines(self.clock.now(), rows, style));
+            screen.show(&self.model.lines(self.clock.now(), rows, style));
         }
     }
 
@@ -210,7 +210,7 @@ impl Watch {
     }
 
     fn suspend(&mut self) {
-        if let View::Live(screen) = &mut self.view {
+        if let View::Live(screen) = &self.view {
             screen.clear();
         }
         let control = self.control.clone();

@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 
-use delegate_core::report::Report;
 use delegate_core::store::RunRecord;
 use delegate_protocol::{Event, Outcome, RunId};
 use serde::Serialize;
@@ -44,26 +43,6 @@ impl<'a> EventLine<'a> {
     pub(crate) const fn of(event: &'a Event) -> Self {
         Self { task_index: event.child().task_index(), event }
     }
-}
-
-/// The report as one object, written as it is read: outcomes are in memory one at a time.
-///
-/// # Errors
-/// Those of the writer.
-pub(crate) fn report(to: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let status = if report.all_completed() { "completed" } else { "failed" };
-    write!(
-        to,
-        r#"{{"schema":"delegate.report/1","run_id":"{}","status":"{status}""#,
-        report.run_id()
-    )?;
-    results(to, report.results().map(delegate_core::report::Outcome::into_entry))?;
-    to.write_all(br#","left_running":"#)?;
-    serde_json::to_writer(&mut *to, report.left_running())?;
-    write!(to, r#","verified_empty":{},"warnings":"#, report.verified_empty())?;
-    serde_json::to_writer(&mut *to, report.warnings())?;
-    let total = delegate_protocol::event::seconds(report.total_duration());
-    writeln!(to, r#","total_duration_seconds":{total}}}"#)
 }
 
 fn results(to: &mut dyn Write, outcomes: impl Iterator<Item = Outcome>) -> io::Result<()> {
