@@ -1,12 +1,41 @@
 //! Settings, as typed and as resolved: from files, variables and flags to one [`Settings`].
+//!
+//! | module | holds |
+//! |---|---|
+//! | `keys` | the one table of settings |
+//! | `yaml` | YAML text as nodes that know their place; batch files use it too |
+//! | `layer` | what one source says, checked against the table |
+//! | `search` | where files and state live |
+//! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
+//! | [`diagnostic`] | what is wrong, where, and what to do |
+//! | [`duration`], `nearest` | duration texts, and what a person probably meant |
+//! | `network` | whether the state directory lies on a network |
 
 pub mod diagnostic;
+pub mod duration;
+mod keys;
+mod layer;
+mod nearest;
+mod network;
+mod search;
+#[cfg(test)]
+mod tests;
+pub mod trust;
+pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use diagnostic::Diagnostic;
+pub use nearest::{did_you_mean, nearest};
+pub use network::network_filesystem;
+pub use search::state_dir;
+pub use trust::{Trusted, trust};
+
+use layer::{FileLayer, Layer};
+use search::Found;
+use yaml::Source;
 
 /// `delegation.process_isolation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -114,44 +143,83 @@ pub struct Loaded {
     pub origins: BTreeMap<&'static str, Origin>,
 }
 
-/// What [`trust`] recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trusted {
-    /// Canonical path.
-    pub file: PathBuf,
-    /// SHA-256 of the content, in hex.
-    pub sha256: String,
-    /// The commands, keys and endpoints that the file sets, by dotted name.
-    pub keys: Vec<String>,
-}
-
-/// Records that a configuration file, as it is now, may set commands, keys and endpoints.
-///
-/// # Errors
-/// The file is missing, unreadable or no configuration; the record cannot be written.
-pub fn trust(file: &Path, _state_dir: &Path) -> Result<Trusted, Diagnostic> {
-    Ok(Trusted { file: file.to_owned(), sha256: String::new(), keys: Vec::new() })
-}
-
-/// Where runs, results and trust are kept: `$DELEGATE_STATE_DIR`, else `$XDG_STATE_HOME/delegate`,
-/// else `~/.local/state/delegate`.
-#[must_use]
-pub fn state_dir(env: &[(String, String)]) -> PathBuf {
-    let dir = env.iter().find(|(name, _)| name == "DELEGATE_STATE_DIR");
-    dir.map_or_else(|| std::env::temp_dir().join("delegate-state"), |(_, dir)| dir.into())
-}
-
 /// Reads, merges and resolves: flag > variable > file > default; among files `--config` >
 /// `$DELEGATE_CONFIG` > nearest `delegate.yaml` upward > `$XDG_CONFIG_HOME/delegate/config.yaml` >
 /// `/etc/delegate/config.yaml`, merged per key.
 ///
 /// # Errors
 /// A [`Diagnostic`] with file, line, column, snippet and the nearest known key.
-pub fn load(_sources: &Sources) -> Result<Loaded, Diagnostic> {
-    Ok(Loaded {
-        settings: Settings::default(),
-        files: Vec::new(),
-        notes: Vec::new(),
-        origins: BTreeMap::new(),
-    })
+pub fn load(sources: &Sources) -> Result<Loaded, Diagnostic> {
+    load_with(sources, Path::new("/etc/delegate/config.yaml"))
+}
+
+/// [`load`] with another system file, for tests.
+fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
+    let state_dir = state_dir(&sources.env);
+    let mut files = Vec::new();
+    let mut loops_own: Vec<String> = Vec::new();
+    let mut from_files: Vec<Layer> = Vec::new();
+    for candidate in search::candidates(sources, system) {
+        let Some(text) = search::read(&candidate)? else { continue };
+        let source = Source { file: Some(&candidate.path), text: &text };
+        let layer = layer::from_file(source)?;
+        if candidate.found == Found::Tree {
+            check_trust(source, &layer, &candidate.path, &state_dir)?;
+        }
+        loops_own.extend(layer.loops_own);
+        from_files.push(layer.values);
+        files.push(candidate.path);
+    }
+    let (from_env, mut notes) = layer::from_env(&sources.env)?;
+    let layers = [layer::from_flags(&sources.flags)?, from_env].into_iter().chain(from_files);
+    if !loops_own.is_empty() {
+        loops_own.sort();
+        loops_own.dedup();
+        notes.insert(0, format!("ignored, the agent loop's own keys: {}", loops_own.join(", ")));
+    }
+    let (settings, origins) = resolve(layers);
+    Ok(Loaded { settings, files, notes, origins })
+}
+
+/// Stacks layers, the strongest first, over the defaults.
+fn resolve(layers: impl Iterator<Item = Layer>) -> (Settings, BTreeMap<&'static str, Origin>) {
+    let mut merged = Layer::new();
+    for (id, given) in layers.flatten() {
+        merged.entry(id).or_insert(given);
+    }
+    let mut settings = Settings::default();
+    let mut origins = BTreeMap::new();
+    for key in &keys::KEYS {
+        if let Some(given) = merged.remove(&key.id) {
+            layer::apply(&mut settings, key.id, &given.value);
+            origins.insert(key.name, given.origin);
+        }
+    }
+    (settings, origins)
+}
+
+/// A file of the working tree may set commands, keys and endpoints only once it is trusted.
+fn check_trust(
+    source: Source<'_>,
+    layer: &FileLayer,
+    path: &Path,
+    state_dir: &Path,
+) -> Result<(), Diagnostic> {
+    let Some((name, key)) = layer.sensitive.first() else { return Ok(()) };
+    if trust::is_trusted(path, source.text, state_dir) {
+        return Ok(());
+    }
+    let message = format!("`{name}` is not taken from a file of the working tree that is not trusted");
+    let hint = format!("read the file, then `delegate trust {}`", path.display());
+    Err(source.fault("untrusted", key.place, message).hint(hint))
+}
+
+/// The first characters of a text, for messages.
+pub(crate) fn shorten(text: &str, most: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    let mut short: String = line.chars().take(most).collect();
+    if short.len() < text.trim_end().len() {
+        short.push('…');
+    }
+    short
 }

@@ -1,4 +1,5 @@
-//! [`Task`]: one task as a caller gives it.
+//! [`Task`]: one task as a caller gives it. Made by a builder here or by `batch_file`; checked by
+//! [`crate::plan::plan`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ pub struct Task {
     pub(crate) metadata: BTreeMap<String, Value>,
     /// Where it was written, such as `quickstart.yaml:14`, for messages about its limit.
     pub(crate) origin: Option<String>,
+    /// Where its own limit was written, when that is another line.
+    pub(crate) timeout_origin: Option<String>,
 }
 
 impl Task {
@@ -40,6 +43,7 @@ impl Task {
             traceparent: None,
             metadata: BTreeMap::new(),
             origin: None,
+            timeout_origin: None,
         }
     }
 
@@ -83,5 +87,47 @@ impl Task {
     pub fn metadata(mut self, key: impl Into<String>, value: Value) -> Self {
         self.metadata.insert(key.into(), value);
         self
+    }
+
+    /// Paths or URLs of images, at most [`crate::plan::MAX_IMAGES`].
+    pub fn images(mut self, images: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.images = images.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Delivery bucket.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Name of its agent.
+    #[must_use]
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// What to do.
+    #[must_use]
+    pub fn goal(&self) -> &str {
+        &self.goal
+    }
+
+    /// Its own limit, as given.
+    #[must_use]
+    pub const fn own_timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Where it was written, as `file:line`; `None` for a task that a program built.
+    #[must_use]
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
+    /// Where its own limit was written, as `file:line`.
+    #[must_use]
+    pub fn timeout_origin(&self) -> Option<&str> {
+        self.timeout_origin.as_deref().or(self.origin())
     }
 }

@@ -1,0 +1,313 @@
+//! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
+//! `docs/configuration.md` are driven by it or checked against it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::duration;
+
+/// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
+/// applies does not compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Id {
+    ProcessIsolation,
+    IsolateSingleTask,
+    MaxConcurrentChildren,
+    MaxBatchSize,
+    ChildTimeout,
+    InterruptGrace,
+    TerminateGrace,
+    StartTimeout,
+    HeartbeatInterval,
+    MaxIterations,
+    MaxResultBytes,
+    WorkerCommand,
+}
+
+/// What values a key takes. `optional` ones take `null` too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// `false`, `true`, `auto` or `null`.
+    Isolation,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number, both ends included.
+    Count { min: u64, max: u64, optional: bool },
+    /// Seconds; the twin key takes a duration text.
+    Seconds { min: Duration, optional: bool },
+    /// A program and its arguments, or `null`.
+    Command,
+}
+
+/// Most bytes of one answer that may be asked for: 1 TiB.
+const MAX_BYTES: u64 = 1 << 40;
+
+/// One row of the table.
+#[derive(Debug)]
+pub(crate) struct KeyInfo {
+    pub(crate) id: Id,
+    /// Dotted, below `delegation`.
+    pub(crate) name: &'static str,
+    pub(crate) kind: Type,
+    /// As YAML.
+    pub(crate) default: &'static str,
+    /// A variable that loops already set; weaker than ours.
+    pub(crate) also: Option<&'static str>,
+    /// A command, key or endpoint: not from an untrusted file of the working tree.
+    pub(crate) sensitive: bool,
+    /// One line for people.
+    pub(crate) about: &'static str,
+}
+
+impl KeyInfo {
+    /// The twin of `X_seconds`: `X`, which takes a duration text.
+    pub(crate) fn twin(&self) -> Option<&'static str> {
+        matches!(self.kind, Type::Seconds { .. }).then(|| self.name.strip_suffix("_seconds"))?
+    }
+}
+
+/// The variable of a key: `worker.command` is `DELEGATE_WORKER__COMMAND`.
+pub(crate) fn variable(name: &str) -> String {
+    format!("DELEGATE_{}", name.replace('.', "__").to_ascii_uppercase())
+}
+
+/// A key by its dotted name or its twin's; the flag says that it was the twin's.
+pub(crate) fn find(name: &str) -> Option<(&'static KeyInfo, bool)> {
+    KEYS.iter().find_map(|key| {
+        if key.name == name {
+            Some((key, false))
+        } else {
+            (key.twin() == Some(name)).then_some((key, true))
+        }
+    })
+}
+
+/// Every dotted name, twins included.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().flat_map(|key| [Some(key.name), key.twin()]).flatten()
+}
+
+/// Keys of the agent loop itself: accepted, ignored, told once.
+pub(crate) const LOOPS_OWN: [&str; 6] = [
+    "routes",
+    "default_toolsets",
+    "compression_threshold_tokens",
+    "surface_child_process_notifications",
+    "oneshot_max_children",
+    "max_async_children",
+];
+
+/// Variables with our prefix that are not settings.
+pub(crate) const NOT_KEYS: [&str; 6] = [
+    "DELEGATE_CONFIG",
+    "DELEGATE_STATE_DIR",
+    "DELEGATE_GOAL",
+    "DELEGATE_LOG",
+    "DELEGATE_LOG_FILE",
+    "DELEGATE_TRUST_FILE",
+];
+
+const fn seconds(min: Duration, optional: bool) -> Type {
+    Type::Seconds { min, optional }
+}
+
+const fn count(max: u64, optional: bool) -> Type {
+    Type::Count { min: 1, max, optional }
+}
+
+const NO_TIME: Duration = Duration::ZERO;
+const TENTH: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+const U32: u64 = u32::MAX as u64;
+
+/// Every setting.
+pub(crate) const KEYS: [KeyInfo; 12] = [
+    KeyInfo {
+        id: Id::ProcessIsolation,
+        name: "process_isolation",
+        kind: Type::Isolation,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Run children as OS processes (true), as threads (false), or decide per batch (auto); null: the command uses processes, the library threads.",
+    },
+    KeyInfo {
+        id: Id::IsolateSingleTask,
+        name: "isolate_single_task",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "With process_isolation true or auto: give a batch of one task a process too.",
+    },
+    KeyInfo {
+        id: Id::MaxConcurrentChildren,
+        name: "max_concurrent_children",
+        kind: count(U32, false),
+        default: "10",
+        also: Some("DELEGATION_MAX_CONCURRENT_CHILDREN"),
+        sensitive: false,
+        about: "Children that run at once; the rest of a batch waits in order.",
+    },
+    KeyInfo {
+        id: Id::MaxBatchSize,
+        name: "max_batch_size",
+        kind: count(U32, true),
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Most tasks of one batch; more is an error, never a cut. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::ChildTimeout,
+        name: "child_timeout_seconds",
+        kind: seconds(SECOND, true),
+        default: "null",
+        also: Some("DELEGATION_CHILD_TIMEOUT_SECONDS"),
+        sensitive: false,
+        about: "Wall clock of one child, from its own start. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::InterruptGrace,
+        name: "interrupt_grace_seconds",
+        kind: seconds(NO_TIME, false),
+        default: "10",
+        also: None,
+        sensitive: false,
+        about: "From the interrupt, in which an agent may unwind, until TERM.",
+    },
+    KeyInfo {
+        id: Id::TerminateGrace,
+        name: "terminate_grace_seconds",
+        kind: seconds(NO_TIME, false),
+        default: "3",
+        also: None,
+        sensitive: false,
+        about: "From TERM until KILL, for everything that the child started.",
+    },
+    KeyInfo {
+        id: Id::StartTimeout,
+        name: "start_timeout_seconds",
+        kind: seconds(TENTH, false),
+        default: "60",
+        also: None,
+        sensitive: false,
+        about: "From the launch of a child until its first frame.",
+    },
+    KeyInfo {
+        id: Id::HeartbeatInterval,
+        name: "heartbeat_interval_seconds",
+        kind: seconds(TENTH, false),
+        default: "30",
+        also: None,
+        sensitive: false,
+        about: "Between two signs of life of a child.",
+    },
+    KeyInfo {
+        id: Id::MaxIterations,
+        name: "max_iterations",
+        kind: count(U32, false),
+        default: "50",
+        also: None,
+        sensitive: false,
+        about: "Turns of an agent that calls a model.",
+    },
+    KeyInfo {
+        id: Id::MaxResultBytes,
+        name: "max_result_bytes",
+        kind: count(MAX_BYTES, false),
+        default: "1073741824",
+        also: None,
+        sensitive: false,
+        about: "Largest answer of one child in bytes; a larger one fails the task.",
+    },
+    KeyInfo {
+        id: Id::WorkerCommand,
+        name: "worker.command",
+        kind: Type::Command,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Worker program of another make with its arguments, as a list. null: this program itself.",
+    },
+];
+
+/// What a value must be, as messages and the reference say it.
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_null = |optional: bool| if optional { ", or null" } else { "" };
+        match *self {
+            Self::Isolation => f.write_str("false, true or auto, or null"),
+            Self::Flag => f.write_str("true or false"),
+            Self::Count { min, max, optional } => {
+                write!(f, "a whole number from {min} to {max}{}", or_null(optional))
+            }
+            Self::Seconds { min, optional } => {
+                let min = min.as_secs_f64();
+                let max = duration::LONGEST.as_secs();
+                write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
+            }
+            Self::Command => f.write_str("a list of texts, the program first, or null"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+    fn read(name: &str) -> String {
+        std::fs::read_to_string(format!("{ROOT}/{name}")).unwrap()
+    }
+
+    #[test]
+    fn names_are_unique_and_every_twin_has_its_seconds() {
+        let mut all: Vec<&str> = names().collect();
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        for key in &KEYS {
+            assert_eq!(key.twin().is_some(), key.name.ends_with("_seconds"), "{}", key.name);
+        }
+        assert_eq!(variable("worker.command"), "DELEGATE_WORKER__COMMAND");
+        assert_eq!(find("child_timeout").map(|(key, twin)| (key.id, twin)), Some((Id::ChildTimeout, true)));
+    }
+
+    #[test]
+    fn the_reference_has_a_row_for_every_key() {
+        let page = read("docs/configuration.md");
+        for key in &KEYS {
+            let also = key.also.map(|name| format!(", `{name}`")).unwrap_or_default();
+            let twin = key.twin().map(|twin| format!("<br>`{twin}`")).unwrap_or_default();
+            let row = format!(
+                "| `{}`{twin} | {} | `{}` | `{}`{also} | {}{} |",
+                key.name,
+                key.kind,
+                key.default,
+                variable(key.name),
+                key.about,
+                if key.sensitive { " Needs trust." } else { "" },
+            );
+            assert!(page.lines().any(|line| line == row), "docs/configuration.md lacks:\n{row}");
+        }
+        for name in NOT_KEYS.iter().chain(&LOOPS_OWN) {
+            assert!(page.contains(&format!("`{name}`")), "docs/configuration.md lacks {name}");
+        }
+    }
+
+    #[test]
+    fn the_example_has_every_key_with_its_line_and_default() {
+        let page = read("config.example.yaml");
+        for key in &KEYS {
+            let (indent, name) = match key.name.rsplit_once('.') {
+                Some((_, name)) => ("    ", name),
+                None => ("  ", key.name),
+            };
+            let block = format!("{indent}# {}\n{indent}{name}: {}\n", key.about, key.default);
+            assert!(page.contains(&block), "config.example.yaml lacks:\n{block}");
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! One layer of settings: what a file, the variables or the flags say, each value with its origin.
+//! `config::load` stacks layers and resolves them with [`apply`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use delegate_protocol::Value;
+
+use super::keys::{self, Id, KeyInfo, Type};
+use super::yaml::{Key, Kind, Node, Source};
+use super::{Diagnostic, Origin, ProcessIsolation, Settings, did_you_mean, duration, nearest, yaml};
+
+/// A checked value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Typed {
+    Nothing,
+    Isolation(ProcessIsolation),
+    Flag(bool),
+    Count(u64),
+    Time(Duration),
+    Command(Vec<String>),
+}
+
+/// A value and who said it.
+#[derive(Debug, Clone)]
+pub(crate) struct Given {
+    pub(crate) value: Typed,
+    pub(crate) origin: Origin,
+    /// The name that was used: the key's or its twin's.
+    name: String,
+}
+
+/// Values by setting.
+pub(crate) type Layer = BTreeMap<Id, Given>;
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(crate) struct FileLayer {
+    pub(crate) values: Layer,
+    /// Keys that are the agent loop's own.
+    pub(crate) loops_own: Vec<String>,
+    /// Dotted names of commands, keys and endpoints that it sets, with their places.
+    pub(crate) sensitive: Vec<(String, Key)>,
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// Every fault of the file, the first one in its order.
+pub(crate) fn from_file(source: Source<'_>) -> Result<FileLayer, Diagnostic> {
+    let root = yaml::parse(source)?;
+    let mut layer = FileLayer::default();
+    for (key, node) in entries(source, root, "a configuration file")? {
+        if key.text != "delegation" {
+            return Err(unknown_section(source, &key));
+        }
+        for (key, node) in entries(source, node, "`delegation`")? {
+            layer.add(source, "", key, node)?;
+        }
+    }
+    Ok(layer)
+}
+
+/// The entries of a map; none for null.
+fn entries(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)>, Diagnostic> {
+    let wrong = format!("{what} must be a map of keys, not {}", node.describe());
+    let fault = source.fault("wrong_type", node.place, wrong);
+    match node.kind {
+        Kind::Map(entries) => Ok(entries),
+        Kind::Scalar(Value::Null) => Ok(Vec::new()),
+        Kind::Scalar(_) | Kind::List(_) => Err(fault),
+    }
+}
+
+fn unknown_section(source: Source<'_>, key: &Key) -> Diagnostic {
+    let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
+    let hint = did_you_mean(&key.text, ["delegation"]).unwrap_or_else(|| {
+        "the only section is `delegation`; settings stand below it".to_owned()
+    });
+    source.fault("unknown_key", key.place, message).hint(hint)
+}
+
+impl FileLayer {
+    /// Adds one entry of a section; `prefix` is empty or ends with a dot.
+    fn add(&mut self, source: Source<'_>, prefix: &str, key: Key, node: Node) -> Result<(), Diagnostic> {
+        let full = format!("{prefix}{}", key.text);
+        if let Some((info, is_twin)) = keys::find(&full) {
+            return self.set(source, info, is_twin, &full, key, &node);
+        }
+        let below = format!("{full}.");
+        if keys::names().any(|name| name.starts_with(&below)) {
+            for (key, node) in entries(source, node, &format!("`{full}`"))? {
+                self.add(source, &below, key, node)?;
+            }
+            return Ok(());
+        }
+        if keys::LOOPS_OWN.contains(&full.as_str()) {
+            self.loops_own.push(full);
+            return Ok(());
+        }
+        let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
+        let fault = source.fault("unknown_key", key.place, message);
+        Err(match did_you_mean(&key.text, siblings(prefix)) {
+            Some(hint) => fault.hint(hint),
+            None => fault,
+        })
+    }
+
+    fn set(
+        &mut self,
+        source: Source<'_>,
+        info: &KeyInfo,
+        is_twin: bool,
+        full: &str,
+        key: Key,
+        node: &Node,
+    ) -> Result<(), Diagnostic> {
+        let value = check(info, is_twin, &format!("`{full}`"), node).map_err(|wrong| {
+            let fault = source.fault(wrong.code, node.place, wrong.message);
+            match wrong.hint {
+                Some(hint) => fault.hint(hint),
+                None => fault,
+            }
+        })?;
+        if let Some(earlier) = self.values.get(&info.id) {
+            let message = format!("`{}` and `{full}` are the same setting", earlier.name);
+            return Err(source.fault("both_set", key.place, message).hint("keep one of the two"));
+        }
+        let file = source.file.unwrap_or(Path::new("")).to_owned();
+        let origin = Origin::File { file, line: key.place.line };
+        self.values.insert(info.id, Given { value, origin, name: full.to_owned() });
+        if info.sensitive {
+            self.sensitive.push((full.to_owned(), key));
+        }
+        Ok(())
+    }
+}
+
+/// Names that may stand where an unknown one stood.
+fn siblings(prefix: &str) -> impl Iterator<Item = &'static str> {
+    keys::names()
+        .filter_map(move |name| name.strip_prefix(prefix))
+        .map(|rest| rest.split('.').next().unwrap_or(rest))
+}
+
+/// What the variables of the environment say, and notes about those that nobody knows.
+///
+/// # Errors
+/// A wrong value, with the variable's name.
+pub(crate) fn from_env(env: &[(String, String)]) -> Result<(Layer, Vec<String>), Diagnostic> {
+    let mut layer = Layer::new();
+    for (info, is_twin, variable) in keys::KEYS.iter().flat_map(variables) {
+        let Some(text) = value_of(env, &variable) else { continue };
+        let value = from_text(info, is_twin, &variable, text)?;
+        if let Some(earlier) = layer.get(&info.id) {
+            let message = format!("{} and {variable} are the same setting", earlier.name);
+            return Err(Diagnostic { code: "both_set", message, ..Diagnostic::default() }
+                .hint("unset one of the two"));
+        }
+        let origin = Origin::Variable(variable.clone());
+        layer.insert(info.id, Given { value, origin, name: variable });
+    }
+    for info in &keys::KEYS {
+        // What loops already set is weaker than what was said to us.
+        let Some(variable) = info.also else { continue };
+        let Some(text) = value_of(env, variable) else { continue };
+        let value = from_text(info, false, variable, text)?;
+        let origin = Origin::Variable(variable.to_owned());
+        layer.entry(info.id).or_insert(Given { value, origin, name: variable.to_owned() });
+    }
+    Ok((layer, unknown_variables(env)))
+}
+
+fn variables(info: &'static KeyInfo) -> impl Iterator<Item = (&'static KeyInfo, bool, String)> {
+    let own = (info, false, keys::variable(info.name));
+    std::iter::once(own).chain(info.twin().map(|twin| (info, true, keys::variable(twin))))
+}
+
+/// A variable that is set and not empty.
+pub(crate) fn value_of<'a>(env: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    env.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+}
+
+const PREFIX: &str = "DELEGATE_";
+
+fn unknown_variables(env: &[(String, String)]) -> Vec<String> {
+    let known: Vec<String> = keys::names()
+        .map(keys::variable)
+        .chain(keys::NOT_KEYS.map(str::to_owned))
+        .map(|name| name[PREFIX.len()..].to_owned())
+        .collect();
+    let known = || known.iter().map(String::as_str);
+    let mut notes: Vec<String> = env
+        .iter()
+        .filter_map(|(name, _)| name.strip_prefix(PREFIX))
+        .filter(|name| !known().any(|other| other == *name))
+        .map(|name| {
+            let near = nearest(name, known());
+            let hint = near.map(|near| format!("; did you mean `{PREFIX}{near}`?"));
+            let name = super::shorten(name, 60);
+            format!("unknown variable `{PREFIX}{name}` is ignored{}", hint.unwrap_or_default())
+        })
+        .collect();
+    notes.sort();
+    notes
+}
+
+/// What the flags say; a later one replaces an earlier one.
+///
+/// # Errors
+/// A wrong value, with the flag's name.
+pub(crate) fn from_flags(flags: &[(String, String, String)]) -> Result<Layer, Diagnostic> {
+    let mut layer = Layer::new();
+    for (name, text, flag) in flags {
+        let Some((info, is_twin)) = keys::find(name) else {
+            let message = format!("{flag}: unknown key `{name}`");
+            return Err(Diagnostic { code: "unknown_key", message, ..Diagnostic::default() });
+        };
+        let value = from_text(info, is_twin, flag, text)?;
+        let origin = Origin::Flag(flag.clone());
+        layer.insert(info.id, Given { value, origin, name: flag.clone() });
+    }
+    Ok(layer)
+}
+
+/// A value that was given as text, read as YAML.
+fn from_text(info: &KeyInfo, is_twin: bool, label: &str, text: &str) -> Result<Typed, Diagnostic> {
+    let fault = |code, message, hint| Diagnostic { code, message, hint, ..Diagnostic::default() };
+    let node = yaml::parse(Source { file: None, text })
+        .map_err(|error| fault(error.code, format!("{label}: {}", error.message), error.hint))?;
+    check(info, is_twin, label, &node).map_err(|wrong| fault(wrong.code, wrong.message, wrong.hint))
+}
+
+/// A value that does not fit its key.
+struct Wrong {
+    code: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+/// Checks a value against the row of its key. `label` is what the message calls the key.
+fn check(info: &KeyInfo, is_twin: bool, label: &str, node: &Node) -> Result<Typed, Wrong> {
+    let kind = &info.kind;
+    let what_it_is = || format!("{} Default: {}", info.about, info.default);
+    let wrong = |code, hint: Option<String>| Wrong {
+        code,
+        message: if is_twin {
+            format!("{label} must be a duration such as {}, not {}", duration::EXAMPLES, node.describe())
+        } else {
+            format!("{label} must be {kind}, not {}", node.describe())
+        },
+        hint: hint.or_else(|| Some(what_it_is())),
+    };
+    let scalar = match &node.kind {
+        Kind::Scalar(value) => value,
+        Kind::List(items) if *kind == Type::Command => return command(items).map_err(|message| Wrong {
+            code: "wrong_type",
+            message: format!("{label} {message}"),
+            hint: None,
+        }),
+        Kind::List(_) | Kind::Map(_) => return Err(wrong("wrong_type", None)),
+    };
+    let unquote = matches!(scalar, Value::Text(text) if reads_as_other(text))
+        .then(|| "write it without quotes".to_owned());
+    match (*kind, scalar) {
+        (Type::Isolation | Type::Command, Value::Null)
+        | (Type::Count { optional: true, .. } | Type::Seconds { optional: true, .. }, Value::Null) => {
+            Ok(Typed::Nothing)
+        }
+        (Type::Isolation, Value::Bool(on)) => {
+            Ok(Typed::Isolation(if *on { ProcessIsolation::On } else { ProcessIsolation::Off }))
+        }
+        (Type::Isolation, Value::Text(word)) => match word.as_str() {
+            "auto" => Ok(Typed::Isolation(ProcessIsolation::Auto)),
+            _ => Err(wrong(
+                if unquote.is_some() { "wrong_type" } else { "unknown_word" },
+                unquote.or_else(|| did_you_mean(word, ["false", "true", "auto"])),
+            )),
+        },
+        (Type::Flag, Value::Bool(on)) => Ok(Typed::Flag(*on)),
+        (Type::Count { min, max, .. }, Value::Int(_) | Value::UInt(_)) => match whole(scalar) {
+            Some(number) if (min..=max).contains(&number) => Ok(Typed::Count(number)),
+            _ => Err(wrong("out_of_range", None)),
+        },
+        (Type::Count { .. }, Value::Float(_)) => {
+            Err(wrong("wrong_type", Some("write it with digits only".to_owned())))
+        }
+        (Type::Seconds { min, .. }, Value::Text(text)) if is_twin => match duration::parse(text) {
+            Some(time) => in_range(time, min).ok_or_else(|| too_short_or_long(label, min, node)),
+            None => Err(wrong("wrong_type", unquote)),
+        },
+        (Type::Seconds { .. }, Value::Int(number)) if is_twin => Err(wrong(
+            "wrong_type",
+            Some(format!("write `{number}s`, or use `{}`", info.name)),
+        )),
+        (Type::Seconds { min, .. }, Value::Int(_) | Value::UInt(_) | Value::Float(_)) if !is_twin => {
+            duration::from_number(scalar)
+                .and_then(|time| in_range(time, min))
+                .ok_or_else(|| wrong("out_of_range", None))
+        }
+        (Type::Seconds { .. }, Value::Text(text)) if duration::parse(text).is_some() => Err(wrong(
+            "wrong_type",
+            info.twin().map(|twin| format!("a duration text belongs to `{twin}`")),
+        )),
+        _ => Err(wrong("wrong_type", unquote)),
+    }
+}
+
+/// A text that would be a boolean, a number or null without its quotes.
+fn reads_as_other(text: &str) -> bool {
+    yaml::parse(Source { file: None, text })
+        .is_ok_and(|node| matches!(node.kind, Kind::Scalar(ref value) if value.as_text().is_none()))
+}
+
+fn whole(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        Value::UInt(number) => Some(*number),
+        Value::Null
+        | Value::Bool(_)
+        | Value::Float(_)
+        | Value::Text(_)
+        | Value::Bytes(_)
+        | Value::List(_)
+        | Value::Map(_) => None,
+    }
+}
+
+fn in_range(time: Duration, min: Duration) -> Option<Typed> {
+    (min..=duration::LONGEST).contains(&time).then_some(Typed::Time(time))
+}
+
+fn too_short_or_long(label: &str, min: Duration, node: &Node) -> Wrong {
+    let (min, max) = (duration::show(min), duration::show(duration::LONGEST));
+    let message = format!("{label} must be from {min} to {max}, not {}", node.describe());
+    Wrong { code: "out_of_range", message, hint: None }
+}
+
+fn command(items: &[Node]) -> Result<Typed, String> {
+    let words: Vec<String> = items
+        .iter()
+        .map(|item| match &item.kind {
+            Kind::Scalar(Value::Text(text)) if !text.contains('\0') => Ok(text.clone()),
+            Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => {
+                Err(format!("must be a list of texts, but it holds {}", item.describe()))
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok(Typed::Command(words)),
+        _ => Err("must name a program first".to_owned()),
+    }
+}
+
+/// Puts one value into the settings. A value of another type cannot come here: [`check`] made it.
+pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
+    match id {
+        Id::ProcessIsolation => settings.process_isolation = value.isolation(),
+        Id::IsolateSingleTask => settings.isolate_single_task = *value == Typed::Flag(true),
+        Id::MaxConcurrentChildren => set(&mut settings.max_concurrent_children, value.count()),
+        Id::MaxBatchSize => settings.max_batch_size = value.count(),
+        Id::ChildTimeout => settings.child_timeout = value.time(),
+        Id::InterruptGrace => set(&mut settings.interrupt_grace, value.time()),
+        Id::TerminateGrace => set(&mut settings.terminate_grace, value.time()),
+        Id::StartTimeout => set(&mut settings.start_timeout, value.time()),
+        Id::HeartbeatInterval => set(&mut settings.heartbeat_interval, value.time()),
+        Id::MaxIterations => set(&mut settings.max_iterations, value.count()),
+        Id::MaxResultBytes => set(&mut settings.max_result_bytes, value.count()),
+        Id::WorkerCommand => settings.worker_command = value.command(),
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+impl Typed {
+    fn count<N: TryFrom<u64>>(&self) -> Option<N> {
+        if let Self::Count(number) = self { N::try_from(*number).ok() } else { None }
+    }
+
+    const fn isolation(&self) -> Option<ProcessIsolation> {
+        if let Self::Isolation(isolation) = self { Some(*isolation) } else { None }
+    }
+
+    fn command(&self) -> Option<Vec<String>> {
+        if let Self::Command(words) = self { Some(words.clone()) } else { None }
+    }
+
+    const fn time(&self) -> Option<Duration> {
+        if let Self::Time(time) = self { Some(*time) } else { None }
+    }
+}

@@ -1,0 +1,150 @@
+//! Where settings and state live: the search path of configuration files, and the state directory.
+
+use std::path::{Path, PathBuf};
+
+use super::layer::value_of;
+use super::{Diagnostic, Sources};
+
+/// A file to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) path: PathBuf,
+    pub(crate) found: Found,
+}
+
+/// How a file came into question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// `--config`: must exist, is trusted.
+    Flag,
+    /// `$DELEGATE_CONFIG`: the same.
+    Variable,
+    /// In the working tree.
+    Tree,
+    /// The user's or the system's own.
+    Home,
+}
+
+/// Name that is searched upward from the working directory.
+const IN_TREE: &str = "delegate.yaml";
+
+/// The files in question, strongest first; the tree's was seen to exist, the others may not.
+/// `system` is `/etc/delegate/config.yaml`.
+pub(crate) fn candidates(sources: &Sources, system: &Path) -> Vec<Candidate> {
+    let env = &sources.env;
+    let named = |path: &Path, found| Candidate { path: sources.cwd.join(path), found };
+    let flag = sources.explicit.as_deref().map(|path| named(path, Found::Flag));
+    let variable =
+        value_of(env, "DELEGATE_CONFIG").map(|path| named(Path::new(path), Found::Variable));
+    let home = home(env);
+    let tree = upward(&sources.cwd, home.as_deref())
+        .map(|path| Candidate { path, found: Found::Tree });
+    let user = absolute(env, "XDG_CONFIG_HOME")
+        .or_else(|| home.map(|home| home.join(".config")))
+        .map(|dir| dir.join("delegate/config.yaml"));
+    let own = user.into_iter().chain([system.to_owned()]);
+    let own = own.map(|path| Candidate { path, found: Found::Home });
+    let mut all: Vec<Candidate> = Vec::new();
+    for candidate in [flag, variable, tree].into_iter().flatten().chain(own) {
+        // A file that is named and found as well counts where it is strongest.
+        if !all.iter().any(|earlier| same_file(&earlier.path, &candidate.path)) {
+            all.push(candidate);
+        }
+    }
+    all
+}
+
+fn same_file(left: &Path, right: &Path) -> bool {
+    left == right
+        || matches!((left.canonicalize(), right.canonicalize()), (Ok(left), Ok(right)) if left == right)
+}
+
+/// The nearest `delegate.yaml` from `cwd` up to the root of its repository (the directory with
+/// `.git`). Never above the home directory; outside of a repository and of the home directory only
+/// in `cwd` itself, since the directories above may be anybody's.
+fn upward(cwd: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let bounded = |dir: &Path| dir.join(".git").exists() || Some(dir) == home;
+    let last = cwd.ancestors().find(|dir| bounded(dir)).unwrap_or(cwd);
+    cwd.ancestors()
+        .take_while(|dir| dir.starts_with(last))
+        .map(|dir| dir.join(IN_TREE))
+        .find(|path| path.is_file())
+}
+
+/// A variable that holds an absolute path; a relative one is ignored, as the XDG specification
+/// wants.
+fn absolute(env: &[(String, String)], name: &str) -> Option<PathBuf> {
+    value_of(env, name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn home(env: &[(String, String)]) -> Option<PathBuf> {
+    absolute(env, "HOME")
+}
+
+/// Where runs, results and trust are kept: `$DELEGATE_STATE_DIR`, else `$XDG_STATE_HOME/delegate`,
+/// else `~/.local/state/delegate`. Without a home directory: `delegate-state` in the directory for
+/// temporary files.
+#[must_use]
+pub fn state_dir(env: &[(String, String)]) -> PathBuf {
+    if let Some(dir) = value_of(env, "DELEGATE_STATE_DIR") {
+        return PathBuf::from(dir);
+    }
+    let base = absolute(env, "XDG_STATE_HOME")
+        .or_else(|| home(env).map(|home| home.join(".local/state")));
+    match base {
+        Some(base) => base.join("delegate"),
+        None => std::env::temp_dir().join("delegate-state"),
+    }
+}
+
+/// Reads a candidate; `None` when it need not exist and does not.
+///
+/// # Errors
+/// `missing_file`, `unreadable_file`, `too_large`, `not_text`.
+pub(crate) fn read(candidate: &Candidate) -> Result<Option<String>, Diagnostic> {
+    let by = match candidate.found {
+        Found::Flag => Some("--config"),
+        Found::Variable => Some("DELEGATE_CONFIG"),
+        Found::Tree | Found::Home => None,
+    };
+    match read_text(&candidate.path) {
+        Err(fault) if fault.code == "missing_file" => match by {
+            Some(by) => Err(fault.hint(format!("it was named by {by}"))),
+            None => Ok(None),
+        },
+        other => other.map(Some),
+    }
+}
+
+/// Reads a text file of bounded size.
+pub(crate) fn read_text(path: &Path) -> Result<String, Diagnostic> {
+    use std::io::Read as _;
+    let limit = super::yaml::MAX_TEXT;
+    let fault = |code, message: String| Diagnostic {
+        code,
+        message,
+        file: Some(path.to_owned()),
+        ..Diagnostic::default()
+    };
+    let missing = |kind| {
+        matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+    };
+    let failed = |error: std::io::Error| {
+        if missing(error.kind()) {
+            fault("missing_file", "there is no such file".to_owned())
+        } else {
+            fault("unreadable_file", format!("the file cannot be read: {error}"))
+        }
+    };
+    let mut bytes = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
+    let file = std::fs::File::open(path).map_err(failed)?;
+    file.take(most).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() > limit {
+        return Err(fault("too_large", format!("the file has more than {limit} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        fault("not_text", format!("the file is not UTF-8 text (byte {at})"))
+    })
+}

@@ -1,0 +1,555 @@
+//! Settings from real files: the place of every fault, precedence, variables, trust.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+
+/// A home, a repository below it, and a system file, all empty.
+struct World {
+    dir: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir_all(dir.path().join("home/repo/.git")).unwrap();
+        fs::create_dir_all(dir.path().join("home/repo/deep/er")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file that begins with `delegation:`.
+    fn write(&self, name: &str, below: &str) -> PathBuf {
+        self.write_all(name, &format!("delegation:\n{below}"))
+    }
+
+    fn write_all(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn sources(&self) -> Sources {
+        Sources {
+            explicit: None,
+            cwd: self.path("home/repo"),
+            env: vec![("HOME".to_owned(), self.path("home").display().to_string())],
+            flags: Vec::new(),
+        }
+    }
+
+    fn load(&self, sources: &Sources) -> Result<Loaded, Diagnostic> {
+        load_with(sources, &self.path("etc/config.yaml"))
+    }
+
+    /// Loads one file by name and renders its fault, with the file shown as `F`.
+    fn fault(&self, text: &str) -> String {
+        let file = self.write_all("named.yaml", text);
+        let sources = Sources { explicit: Some(file.clone()), ..self.sources() };
+        let fault = self.load(&sources).unwrap_err();
+        fault.render(false).replace(&file.display().to_string(), "F")
+    }
+
+    fn set(&self, sources: &mut Sources, variable: &str, value: &str) {
+        sources.env.push((variable.to_owned(), value.to_owned()));
+    }
+}
+
+#[test]
+fn nothing_said_is_the_default() {
+    let world = World::new();
+    let loaded = world.load(&world.sources()).unwrap();
+    assert_eq!(loaded.settings, Settings::default());
+    assert!(loaded.files.is_empty() && loaded.notes.is_empty() && loaded.origins.is_empty());
+}
+
+#[test]
+fn the_example_is_the_default_and_sets_every_key() {
+    let world = World::new();
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config.example.yaml");
+    let loaded = world.load(&Sources { explicit: Some(example), ..world.sources() }).unwrap();
+    assert_eq!(loaded.settings, Settings::default());
+    assert_eq!(loaded.origins.len(), keys::KEYS.len());
+}
+
+#[test]
+fn every_key_reaches_its_setting() {
+    let world = World::new();
+    world.write(
+        "home/.config/delegate/config.yaml",
+        "  process_isolation: auto
+  isolate_single_task: true
+  max_concurrent_children: 4
+  max_batch_size: 7
+  child_timeout: 1m30s
+  interrupt_grace_seconds: 0
+  terminate_grace: 250ms
+  start_timeout_seconds: 0.5
+  heartbeat_interval_seconds: 1.25
+  max_iterations: 9
+  max_result_bytes: 1000
+  worker: {command: [python3, worker.py]}
+",
+    );
+    let expected = Settings {
+        process_isolation: Some(ProcessIsolation::Auto),
+        isolate_single_task: true,
+        max_concurrent_children: 4,
+        max_batch_size: Some(7),
+        child_timeout: Some(Duration::from_secs(90)),
+        interrupt_grace: Duration::ZERO,
+        terminate_grace: Duration::from_millis(250),
+        start_timeout: Duration::from_millis(500),
+        heartbeat_interval: Duration::from_millis(1250),
+        max_iterations: 9,
+        max_result_bytes: 1000,
+        worker_command: Some(vec!["python3".into(), "worker.py".into()]),
+    };
+    assert_eq!(world.load(&world.sources()).unwrap().settings, expected);
+}
+
+#[test]
+fn faults_of_a_file_have_place_and_remedy() {
+    let world = World::new();
+    for (text, expected) in [
+        (
+            "# c\n\ndelegation:\n  max_concurent_children: 4\n",
+            "error: unknown key `max_concurent_children`\n --> F:4:3\n4 |   max_concurent_children: 4\n  |   ^^^^^^^^^^^^^^^^^^^^^^ did you mean `max_concurrent_children`?\n",
+        ),
+        (
+            "delegation:\n  worker:\n    comand: [a]\n",
+            "error: unknown key `comand`\n --> F:3:5\n3 |     comand: [a]\n  |     ^^^^^^ did you mean `command`?\n",
+        ),
+        (
+            "delegation: {}\nmodel: x\n",
+            "error: unknown key `model`\n --> F:2:1\n2 | model: x\n  | ^^^^^ the only section is `delegation`; settings stand below it\n",
+        ),
+        (
+            "delegatoin: {}\n",
+            "error: unknown key `delegatoin`\n --> F:1:1\n1 | delegatoin: {}\n  | ^^^^^^^^^^ did you mean `delegation`?\n",
+        ),
+        (
+            "delegation:\n  max_iterations: 1\n  max_iterations: 2\n",
+            "error: the key `max_iterations` is set twice\n --> F:3:3\n3 |   max_iterations: 2\n  |   ^^^^^^^^^^^^^^ remove one of the two\n",
+        ),
+        (
+            "delegation:\n  child_timeout: 90s\n  child_timeout_seconds: 90\n",
+            "error: `child_timeout` and `child_timeout_seconds` are the same setting\n --> F:3:3\n3 |   child_timeout_seconds: 90\n  |   ^^^^^^^^^^^^^^^^^^^^^ keep one of the two\n",
+        ),
+        (
+            "delegation:\n  isolate_single_task: yes\n",
+            "error: `isolate_single_task` must be true or false, not the text `yes`\n --> F:2:24\n2 |   isolate_single_task: yes\n  |                        ^^^ With process_isolation true or auto: give a batch of one task a process too. Default: false\n",
+        ),
+        (
+            "delegation:\n  process_isolation: autos\n",
+            "error: `process_isolation` must be false, true or auto, or null, not the text `autos`\n --> F:2:22\n2 |   process_isolation: autos\n  |                      ^^^^^ did you mean `auto`?\n",
+        ),
+        (
+            "delegation:\n  process_isolation: 'true'\n",
+            "error: `process_isolation` must be false, true or auto, or null, not the text `true`\n --> F:2:22\n2 |   process_isolation: 'true'\n  |                      ^^^^^^ write it without quotes\n",
+        ),
+        (
+            "delegation:\n  max_batch_size: 1e3\n",
+            "error: `max_batch_size` must be a whole number from 1 to 4294967295, or null, not the number 1000.0\n --> F:2:19\n2 |   max_batch_size: 1e3\n  |                   ^^^ write it with digits only\n",
+        ),
+        (
+            "delegation:\n  child_timeout: 90\n",
+            "error: `child_timeout` must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90\n --> F:2:18\n2 |   child_timeout: 90\n  |                  ^^ write `90s`, or use `child_timeout_seconds`\n",
+        ),
+        (
+            "delegation:\n  child_timeout_seconds: 90s\n",
+            "error: `child_timeout_seconds` must be a number of seconds from 1 to 315360000, or null, not the text `90s`\n --> F:2:26\n2 |   child_timeout_seconds: 90s\n  |                          ^^^ a duration text belongs to `child_timeout`\n",
+        ),
+        (
+            "delegation:\n  child_timeout: 999ms\n",
+            "error: `child_timeout` must be from 1s to 87600h, not the text `999ms`\n --> F:2:18\n2 |   child_timeout: 999ms\n  |                  ^^^^^\n",
+        ),
+        (
+            "delegation:\n  worker:\n    command: python3 worker.py\n",
+            "error: `worker.command` must be a list of texts, the program first, or null, not the text `python3 worker.py`\n --> F:3:14\n3 |     command: python3 worker.py\n  |              ^^^^^^^^^^^^^^^^^ Worker program of another make with its arguments, as a list. null: this program itself. Default: null\n",
+        ),
+        ("- a\n", "error: a configuration file must be a map of keys, not a list\n --> F:1:1\n1 | - a\n  | ^\n"),
+        ("delegation: 3\n", "error: `delegation` must be a map of keys, not the number 3\n --> F:1:13\n1 | delegation: 3\n  |             ^\n"),
+    ] {
+        assert_eq!(world.fault(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_fault_that_is_not_yaml_has_its_place() {
+    let world = World::new();
+    let text = world.fault("delegation:\n  max_iterations: [1\n");
+    assert!(text.starts_with("error: not valid YAML: ") && text.contains("--> F:"), "{text}");
+}
+
+#[test]
+fn values_out_of_range_are_errors_and_never_clamped() {
+    let world = World::new();
+    for line in [
+        "max_concurrent_children: 0",
+        "max_concurrent_children: -1",
+        "max_concurrent_children: 4294967296",
+        "max_concurrent_children: 18446744073709551615",
+        "max_batch_size: 0",
+        "max_iterations: 0",
+        "max_result_bytes: 1099511627777",
+        "child_timeout_seconds: 0",
+        "child_timeout_seconds: 0.999",
+        "child_timeout_seconds: -5",
+        "child_timeout_seconds: .nan",
+        "child_timeout_seconds: .inf",
+        "child_timeout_seconds: 1e300",
+        "interrupt_grace_seconds: -0.1",
+        "start_timeout_seconds: 0.05",
+        "heartbeat_interval: 99ms",
+    ] {
+        let file = world.write("named.yaml", &format!("  {line}\n"));
+        let fault = world.load(&Sources { explicit: Some(file), ..world.sources() }).unwrap_err();
+        assert_eq!((fault.code, fault.line), ("out_of_range", Some(2)), "{line}: {fault}");
+    }
+}
+
+#[test]
+fn wrong_types_are_errors() {
+    let world = World::new();
+    for line in [
+        "max_concurrent_children: four",
+        "max_concurrent_children: '4'",
+        "max_concurrent_children: true",
+        "max_concurrent_children: 4.0",
+        "max_concurrent_children: 010",
+        "max_concurrent_children: 1_0",
+        "max_concurrent_children: null",
+        "max_concurrent_children: [4]",
+        "isolate_single_task: 1",
+        "isolate_single_task: on",
+        "process_isolation: 1",
+        "child_timeout_seconds: true",
+        "child_timeout: 1 s",
+        "interrupt_grace: null",
+        "worker: {command: []}",
+        "worker: {command: ['']}",
+        "worker: {command: [a, 1]}",
+        "worker: {command: \"a\"}",
+        "worker: {command: [\"a\\0b\"]}",
+        "worker: [a]",
+    ] {
+        let file = world.write("named.yaml", &format!("  {line}\n"));
+        let fault = world.load(&Sources { explicit: Some(file), ..world.sources() }).unwrap_err();
+        assert_eq!((fault.code, fault.line), ("wrong_type", Some(2)), "{line}: {fault}");
+    }
+}
+
+#[test]
+fn files_that_cannot_be_read_are_told() {
+    let world = World::new();
+    let code = |sources: &Sources| world.load(sources).unwrap_err();
+    let missing = Sources { explicit: Some("nowhere.yaml".into()), ..world.sources() };
+    assert_eq!(
+        code(&missing).render(false),
+        format!(
+            "error: there is no such file\n --> {}\nhint: it was named by --config\n",
+            world.path("home/repo/nowhere.yaml").display()
+        )
+    );
+    let mut by_variable = world.sources();
+    world.set(&mut by_variable, "DELEGATE_CONFIG", "nowhere.yaml");
+    assert_eq!(code(&by_variable).hint.as_deref(), Some("it was named by DELEGATE_CONFIG"));
+    let directory = Sources { explicit: Some(world.path("home")), ..world.sources() };
+    assert_eq!(code(&directory).code, "unreadable_file");
+    fs::write(world.path("bytes.yaml"), b"delegation:\n  \xff: 1\n").unwrap();
+    let bytes = Sources { explicit: Some(world.path("bytes.yaml")), ..world.sources() };
+    let fault = code(&bytes);
+    assert_eq!((fault.code, fault.message.as_str()), ("not_text", "the file is not UTF-8 text (byte 14)"));
+}
+
+#[test]
+fn the_stronger_source_wins_key_by_key() {
+    let world = World::new();
+    let mut sources = world.sources();
+    // Each source sets one key alone and shares the other with all weaker ones.
+    let system = world.write("etc/config.yaml", "  max_iterations: 1\n  max_batch_size: 1\n");
+    let user = world.write("home/.config/delegate/config.yaml", "  max_iterations: 2\n  interrupt_grace: 2s\n");
+    let tree = world.write("home/repo/delegate.yaml", "  max_iterations: 3\n  terminate_grace: 4s\n");
+    let value = |sources: &Sources| world.load(sources).unwrap();
+    assert_eq!(value(&sources).settings.max_iterations, 3);
+    let by_variable = world.write("v.yaml", "  max_iterations: 4\n  start_timeout: 5s\n");
+    world.set(&mut sources, "DELEGATE_CONFIG", &by_variable.display().to_string());
+    assert_eq!(value(&sources).settings.max_iterations, 4);
+    let by_flag = world.write("f.yaml", "  max_iterations: 5\n  max_concurrent_children: 6\n");
+    sources.explicit = Some(by_flag.clone());
+    assert_eq!(value(&sources).settings.max_iterations, 5);
+    world.set(&mut sources, "DELEGATE_MAX_ITERATIONS", "6");
+    assert_eq!(value(&sources).settings.max_iterations, 6);
+    sources.flags.push(("max_iterations".into(), "7".into(), "--max-iterations".into()));
+    let loaded = value(&sources);
+    let expected = Settings {
+        max_iterations: 7,
+        max_batch_size: Some(1),
+        interrupt_grace: Duration::from_secs(2),
+        terminate_grace: Duration::from_secs(4),
+        start_timeout: Duration::from_secs(5),
+        max_concurrent_children: 6,
+        ..Settings::default()
+    };
+    assert_eq!(loaded.settings, expected);
+    assert_eq!(loaded.files, [by_flag, by_variable, tree.clone(), user, system]);
+    assert_eq!(loaded.origins["max_iterations"], Origin::Flag("--max-iterations".into()));
+    assert_eq!(loaded.origins["terminate_grace_seconds"], Origin::File { file: tree, line: 3 });
+}
+
+#[test]
+fn null_undoes_what_a_weaker_file_says() {
+    let world = World::new();
+    world.write("home/.config/delegate/config.yaml", "  child_timeout: 5s\n  process_isolation: true\n");
+    world.write("home/repo/delegate.yaml", "  child_timeout_seconds: null\n  process_isolation: ~\n");
+    let settings = world.load(&world.sources()).unwrap().settings;
+    assert_eq!((settings.child_timeout, settings.process_isolation), (None, None));
+}
+
+#[test]
+fn the_search_stops_where_it_must() {
+    let world = World::new();
+    let files = |cwd: &str| {
+        world.load(&Sources { cwd: world.path(cwd), ..world.sources() }).unwrap().files
+    };
+    let above = world.write("delegate.yaml", "  max_iterations: 1\n");
+    let home = world.write("home/delegate.yaml", "  max_iterations: 2\n");
+    // The repository is a border, even when it has no file of its own.
+    assert!(files("home/repo/deep/er").is_empty());
+    let repo = world.write("home/repo/delegate.yaml", "  max_iterations: 3\n");
+    assert_eq!(files("home/repo/deep/er"), std::slice::from_ref(&repo));
+    let nearer = world.write("home/repo/deep/delegate.yaml", "  max_iterations: 4\n");
+    assert_eq!(files("home/repo/deep/er"), [nearer]);
+    // Without a repository: up to the home directory, and outside of it only where we stand.
+    fs::create_dir_all(world.path("home/plain/deep")).unwrap();
+    assert_eq!(files("home/plain/deep"), [home]);
+    fs::create_dir_all(world.path("elsewhere")).unwrap();
+    assert!(files("elsewhere").is_empty());
+    assert_eq!(files(""), [above]);
+}
+
+#[test]
+fn variables_are_keys_or_named_in_notes() {
+    let world = World::new();
+    let mut sources = world.sources();
+    for (variable, value) in [
+        ("DELEGATE_CHILD_TIMEOUT", "2m"),
+        ("DELEGATION_CHILD_TIMEOUT_SECONDS", "7"),
+        ("DELEGATION_MAX_CONCURRENT_CHILDREN", "3"),
+        ("DELEGATE_WORKER__COMMAND", "[python3, worker.py]"),
+        ("DELEGATE_PROCESS_ISOLATION", "true"),
+        ("DELEGATE_MAX_BATCH_SIZE", ""),
+        ("DELEGATE_GOAL", "x"),
+        ("DELEGATE_LOG", "debug"),
+        ("DELEGATE_MAX_ITERATION", "3"),
+        ("DELEGATE_COLOUR", "red"),
+        ("PATH", "/bin"),
+    ] {
+        world.set(&mut sources, variable, value);
+    }
+    let loaded = world.load(&sources).unwrap();
+    let expected = Settings {
+        child_timeout: Some(Duration::from_secs(120)),
+        max_concurrent_children: 3,
+        worker_command: Some(vec!["python3".into(), "worker.py".into()]),
+        process_isolation: Some(ProcessIsolation::On),
+        ..Settings::default()
+    };
+    assert_eq!(loaded.settings, expected);
+    assert_eq!(
+        loaded.notes,
+        [
+            "unknown variable `DELEGATE_COLOUR` is ignored",
+            "unknown variable `DELEGATE_MAX_ITERATION` is ignored; did you mean `DELEGATE_MAX_ITERATIONS`?",
+        ]
+    );
+}
+
+#[test]
+fn a_wrong_variable_or_flag_is_named() {
+    let world = World::new();
+    let with = |variable: &str, value: &str| {
+        let mut sources = world.sources();
+        world.set(&mut sources, variable, value);
+        world.load(&sources).unwrap_err().message
+    };
+    assert_eq!(
+        with("DELEGATE_MAX_ITERATIONS", "many"),
+        "DELEGATE_MAX_ITERATIONS must be a whole number from 1 to 4294967295, not the text `many`"
+    );
+    assert_eq!(
+        with("DELEGATION_CHILD_TIMEOUT_SECONDS", "0.5"),
+        "DELEGATION_CHILD_TIMEOUT_SECONDS must be a number of seconds from 1 to 315360000, or null, not the number 0.5"
+    );
+    assert!(with("DELEGATE_WORKER__COMMAND", "[a").starts_with("DELEGATE_WORKER__COMMAND: not valid YAML: "));
+    let mut both = world.sources();
+    world.set(&mut both, "DELEGATE_CHILD_TIMEOUT", "5s");
+    world.set(&mut both, "DELEGATE_CHILD_TIMEOUT_SECONDS", "5");
+    let fault = world.load(&both).unwrap_err();
+    assert_eq!(
+        (fault.code, fault.message.as_str()),
+        ("both_set", "DELEGATE_CHILD_TIMEOUT_SECONDS and DELEGATE_CHILD_TIMEOUT are the same setting")
+    );
+    let flags = vec![("child_timeout".to_owned(), "90".to_owned(), "--timeout".to_owned())];
+    let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "--timeout must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90 (write `90s`, or use `child_timeout_seconds`)"
+    );
+}
+
+#[test]
+fn the_loops_own_keys_are_ignored_with_one_note() {
+    let world = World::new();
+    world.write("home/.config/delegate/config.yaml", "  routes: {a: {model: x}}\n  max_async_children: many\n");
+    world.write("home/repo/delegate.yaml", "  routes: {}\n  default_toolsets: [web]\n");
+    let loaded = world.load(&world.sources()).unwrap();
+    assert_eq!(loaded.settings, Settings::default());
+    assert_eq!(
+        loaded.notes,
+        ["ignored, the agent loop's own keys: default_toolsets, max_async_children, routes"]
+    );
+}
+
+#[test]
+fn a_file_of_the_tree_needs_trust_for_a_command() {
+    let world = World::new();
+    let text = "  max_iterations: 3\n  worker:\n    command: [./evil]\n";
+    let file = world.write("home/repo/delegate.yaml", text);
+    let state = world.path("home/.local/state/delegate");
+    let sources = world.sources();
+    assert_eq!(state_dir(&sources.env), state);
+    let refused = world.load(&sources).unwrap_err();
+    assert_eq!(refused.code, "untrusted");
+    let shown = file.display().to_string();
+    assert_eq!(
+        refused.render(false).replace(&shown, "F"),
+        "error: `worker.command` is not taken from a file of the working tree that is not trusted\n --> F:4:5\n4 |     command: [./evil]\n  |     ^^^^^^^ read the file, then `delegate trust F`\n"
+    );
+
+    let trusted = trust(&file, &state).unwrap();
+    assert_eq!((trusted.keys.as_slice(), trusted.sha256.len()), (&["worker.command".to_owned()][..], 64));
+    assert_eq!(world.load(&sources).unwrap().settings.worker_command, Some(vec!["./evil".to_owned()]));
+
+    // Any change withdraws it; so does the same content under another path.
+    world.write("home/repo/delegate.yaml", &format!("{text}# changed\n"));
+    assert_eq!(world.load(&sources).unwrap_err().code, "untrusted");
+    world.write("home/repo/delegate.yaml", text);
+    assert!(world.load(&sources).is_ok());
+    world.write("home/repo/deep/delegate.yaml", text);
+    let deep = Sources { cwd: world.path("home/repo/deep"), ..world.sources() };
+    assert_eq!(world.load(&deep).unwrap_err().code, "untrusted");
+}
+
+#[test]
+fn a_named_file_is_trusted_also_when_it_stands_in_the_tree() {
+    let world = World::new();
+    let file = world.write("home/repo/delegate.yaml", "  worker: {command: [w]}\n");
+    let named = Sources { explicit: Some("delegate.yaml".into()), ..world.sources() };
+    assert!(world.load(&named).unwrap().settings.worker_command.is_some());
+    let mut by_variable = world.sources();
+    world.set(&mut by_variable, "DELEGATE_CONFIG", &file.display().to_string());
+    assert!(world.load(&by_variable).unwrap().settings.worker_command.is_some());
+    // Home and system files are the user's and the system's own.
+    fs::remove_file(file).unwrap();
+    world.write("home/.config/delegate/config.yaml", "  worker: {command: [w]}\n");
+    assert!(world.load(&world.sources()).unwrap().settings.worker_command.is_some());
+}
+
+#[test]
+fn the_list_of_trusted_files_is_private_and_keeps_the_others() {
+    let world = World::new();
+    let state = world.path("state");
+    let (one, two) = (world.write("one.yaml", "  max_iterations: 1\n"), world.write("two.yaml", ""));
+    for file in [&one, &two, &one] {
+        trust(file, &state).unwrap();
+    }
+    let list = fs::read_to_string(state.join("trusted")).unwrap();
+    assert_eq!(list.lines().count(), 2, "{list}");
+    assert!(list.lines().all(|line| line.contains("  /") && line.ends_with(".yaml")), "{list}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&state), mode(&state.join("trusted"))), (0o700, 0o600));
+    }
+}
+
+#[test]
+fn a_file_that_is_no_configuration_is_not_trusted() {
+    let world = World::new();
+    let file = world.write("bad.yaml", "  nonsense: 1\n");
+    assert_eq!(trust(&file, &world.path("state")).unwrap_err().code, "unknown_key");
+    assert_eq!(trust(&world.path("none"), &world.path("state")).unwrap_err().code, "missing_file");
+    let file = world.write("good.yaml", "");
+    fs::write(world.path("file"), "").unwrap();
+    let fault = trust(&file, &world.path("file")).unwrap_err();
+    assert_eq!(fault.code, "not_recorded", "{fault}");
+}
+
+#[test]
+fn the_state_directory_follows_the_environment() {
+    let env = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    for (pairs, expected) in [
+        (&[("DELEGATE_STATE_DIR", "/s"), ("XDG_STATE_HOME", "/x"), ("HOME", "/h")][..], "/s"),
+        (&[("XDG_STATE_HOME", "/x"), ("HOME", "/h")], "/x/delegate"),
+        (&[("XDG_STATE_HOME", "relative"), ("HOME", "/h")], "/h/.local/state/delegate"),
+        (&[("XDG_STATE_HOME", ""), ("HOME", "/h")], "/h/.local/state/delegate"),
+    ] {
+        assert_eq!(state_dir(&env(pairs)), Path::new(expected), "{pairs:?}");
+    }
+}
+
+fn any_config() -> impl Strategy<Value = String> {
+    let key = prop::sample::select(
+        keys::names().chain(["delegation", "worker", "command", "routes", "x"]).collect::<Vec<_>>(),
+    );
+    let value = prop_oneof![
+        Just("null".to_owned()),
+        Just("true".to_owned()),
+        Just("auto".to_owned()),
+        Just("[a, b]".to_owned()),
+        Just("{command: [x]}".to_owned()),
+        "-?[0-9]{1,20}",
+        "-?[0-9]{1,3}\\.[0-9]e?[0-9]{0,3}",
+        "[0-9]{1,20}(h|m|s|ms)",
+        "[^\n]{0,12}",
+    ];
+    prop::collection::vec((0..4_usize, key, value), 0..6).prop_map(|lines| {
+        let lines = lines.iter().map(|(indent, key, value)| {
+            format!("{:1$}{key}: {value}\n", "", indent * 2)
+        });
+        format!("delegation:\n{}", lines.collect::<String>())
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_file_makes_it_panic(text in prop_oneof![any_config(), any::<String>()]) {
+        let source = Source { file: Some(Path::new("f")), text: &text };
+        if let Ok(layer) = layer::from_file(source) {
+            // What was accepted is within the limits that the rest of the program relies on.
+            let (settings, _) = resolve([layer.values].into_iter());
+            prop_assert!(settings.max_concurrent_children >= 1);
+            prop_assert!(settings.child_timeout.is_none_or(|limit| limit >= Duration::from_secs(1)));
+        }
+    }
+
+    #[test]
+    fn no_variable_makes_it_panic(index in 0..keys::KEYS.len(), value in any::<String>()) {
+        let env = [(keys::variable(keys::KEYS[index].name), value)];
+        let _fault = layer::from_env(&env).map_err(|fault| fault.render(false));
+    }
+}

@@ -1,0 +1,93 @@
+//! [`StartError`]: nothing was started, and why.
+
+use crate::config::Diagnostic;
+
+/// Nothing was started, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No task was given.
+    #[error("the batch has no task; nothing was started")]
+    EmptyBatch,
+    /// More tasks than `max_batch_size`.
+    #[error("the batch has {given} tasks, max_batch_size is {limit}; nothing was started")]
+    TooManyTasks {
+        /// Tasks given.
+        given: usize,
+        /// The setting.
+        limit: u32,
+    },
+    /// A task without a goal.
+    #[error("task {task}: the goal is blank; nothing was started")]
+    BlankGoal {
+        /// Which task.
+        task: usize,
+    },
+    /// A task names an agent that this program does not have.
+    #[error("task {task} ({goal:?}): there is no agent `{agent}` here; known: {}; nothing was started", known.join(", "))]
+    UnknownAgent {
+        /// Which task.
+        task: usize,
+        /// Its goal, shortened.
+        goal: String,
+        /// The name.
+        agent: String,
+        /// Names that exist.
+        known: Vec<String>,
+    },
+    /// A task that would not arrive as it is.
+    #[error("task {task} ({goal:?}): {source}; nothing was started")]
+    Crossing {
+        /// Which task.
+        task: usize,
+        /// Its goal, shortened.
+        goal: String,
+        /// The field and the reason.
+        source: delegate_protocol::spec::CrossingError,
+    },
+    /// A task that is wrong in itself.
+    #[error("task {task} ({goal:?}): {reason}; nothing was started")]
+    InvalidTask {
+        /// Which task.
+        task: usize,
+        /// Its goal, shortened.
+        goal: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// This system has no process isolation yet.
+    #[error(
+        "process isolation is not available on {os} yet: set isolation to thread; nothing was started"
+    )]
+    Unsupported {
+        /// Name of the system.
+        os: &'static str,
+    },
+    /// This program is not its own worker.
+    #[error(
+        "cannot isolate tasks: this program is not its own worker. Begin main with \
+         delegate_runtime::workers().agent(…).or_else(host) (in tests: \
+         delegate_runtime::test_support!()), or set isolation to thread, or give worker.command; \
+         nothing was started"
+    )]
+    NotItsOwnWorker,
+    /// A setting is wrong.
+    #[error("{0}; nothing was started")]
+    Config(Box<Diagnostic>),
+    /// The delegator was made in another process (a fork).
+    #[error(
+        "this delegator belongs to process {owner}; a forked copy cannot use it; nothing was started"
+    )]
+    ForeignProcess {
+        /// The process that opened it.
+        owner: u32,
+    },
+    /// The system refused something that is needed before any child.
+    #[error("{what}: {source}; nothing was started")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
