@@ -79,6 +79,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::BlankGoal { .. } => "blank_goal",
         StartError::UnknownAgent { .. } => "unknown_agent",
         StartError::Crossing { .. } => "cannot_cross",
+        StartError::InvalidTask { .. } => "invalid_task",
         StartError::Unsupported { .. } => "unsupported",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",

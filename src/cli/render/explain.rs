@@ -1,9 +1,8 @@
 //! What would run and why: the headline of a run, `--dry-run` and `--explain`.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use delegate_core::config::{Loaded, Origin, Settings};
+use delegate_core::config::{Loaded, Origin};
 use delegate_core::plan::Plan;
 use delegate_protocol::Isolation;
 use serde::Serialize;
@@ -36,8 +35,8 @@ pub(crate) fn tasks(to: &mut dyn Write, plan: &Plan, style: Style) -> io::Result
     let digits = plan.tasks.len().saturating_sub(1).to_string().len();
     for index in 0..plan.tasks.len() {
         let spec = plan.spec(index);
-        let limit = spec.timeout_ms.map(std::time::Duration::from_millis);
-        let limit = limit.map(|limit| format!("  limit {}", took(limit))).unwrap_or_default();
+        let limit = plan.timeout(index).map(|limit| format!("  limit {}", took(limit)));
+        let limit = limit.unwrap_or_default();
         let goal = pad(&label(&spec.goal, 60), if limit.is_empty() { 0 } else { 28 });
         let row = format!("  {index:>digits$} {}  {goal}{limit}", escape(&spec.agent));
         let row = clip(&row, style.width.unwrap_or(usize::MAX), style.ellipsis()).into_owned();
@@ -46,60 +45,48 @@ pub(crate) fn tasks(to: &mut dyn Write, plan: &Plan, style: Style) -> io::Result
     Ok(())
 }
 
-/// Each decision and its reason.
+/// Each decision with its reason, and who set what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explained {
     decisions: Vec<Decision>,
+    settings: Vec<Setting>,
+    files: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Decision {
-    what: String,
+    what: &'static str,
     is: String,
-    why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Setting {
+    key: &'static str,
+    set_by: String,
 }
 
 impl Explained {
     /// For this plan and the settings that it was made from.
     pub(crate) fn of(plan: &Plan, loaded: &Loaded) -> Self {
-        let mut decisions = vec![Decision {
-            what: "isolation".into(),
-            is: plan.isolation.word().into(),
-            why: plan.reason.clone(),
-        }];
-        decisions.extend(values(&plan.settings).map(|(key, is)| Decision {
-            what: key.into(),
-            is,
-            why: origin(loaded, key),
-        }));
-        for (key, by) in &loaded.origins {
-            if !decisions.iter().any(|decision| spells(&decision.what, key)) {
-                decisions.push(Decision {
-                    what: (*key).into(),
-                    is: "set".into(),
-                    why: by_words(by),
-                });
-            }
+        let decisions = plan.explain().into_iter().map(|(what, is)| Decision { what, is });
+        let settings = loaded.origins.iter();
+        let settings = settings.map(|(key, by)| Setting { key, set_by: by_words(by) });
+        let files = loaded.files.iter().map(|file| file.to_string_lossy().into_owned());
+        Self {
+            decisions: decisions.collect(),
+            settings: settings.collect(),
+            files: files.collect(),
         }
-        for file in &loaded.files {
-            decisions.push(Decision {
-                what: "configuration".into(),
-                is: file.to_string_lossy().into_owned(),
-                why: "read".into(),
-            });
-        }
-        Self { decisions }
     }
 
-    /// One line per decision.
+    /// One line for each.
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        for Decision { what, is, why } in &self.decisions {
-            let (is, why) = (escape(is), escape(why));
-            // Writing to a `String` cannot fail.
-            let _: std::fmt::Result = writeln!(text, "{} {is} ({why})", pad(what, 24));
-        }
-        text
+        let decisions = self.decisions.iter().map(|Decision { what, is }| (*what, is.clone()));
+        let settings =
+            self.settings.iter().map(|Setting { key, set_by }| (*key, format!("set by {set_by}")));
+        let files = self.files.iter().map(|file| ("configuration", file.clone()));
+        let lines = decisions.chain(settings).chain(files);
+        lines.map(|(what, is)| format!("{}  {}\n", pad(what, 26), escape(&is))).collect()
     }
 
     /// The plan as one object.
@@ -113,7 +100,8 @@ impl Explained {
             isolation: Isolation,
             max_concurrent_children: u32,
             tasks: Vec<TaskObject>,
-            decisions: &'a [Decision],
+            #[serde(flatten)]
+            explained: &'a Explained,
         }
         #[derive(Serialize)]
         struct TaskObject {
@@ -124,12 +112,11 @@ impl Explained {
         }
         let task = |index| {
             let spec = plan.spec(index);
-            let limit = spec.timeout_ms.map(std::time::Duration::from_millis);
             TaskObject {
                 task_index: spec.task_index,
                 agent: spec.agent,
                 goal: spec.goal,
-                timeout_seconds: limit.map(|limit| limit.as_secs_f64()),
+                timeout_seconds: plan.timeout(index).map(|limit| limit.as_secs_f64()),
             }
         };
         line(
@@ -139,38 +126,10 @@ impl Explained {
                 isolation: plan.isolation,
                 max_concurrent_children: plan.settings.max_concurrent_children,
                 tasks: (0..plan.tasks.len()).map(task).collect(),
-                decisions: &self.decisions,
+                explained: self,
             },
         )
     }
-}
-
-/// The settings that decide how a batch runs.
-fn values(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
-    let limit = settings.child_timeout.map_or_else(|| "none".to_owned(), took);
-    let worker = match &settings.worker_command {
-        Some(command) => command.join(" "),
-        None => "this program".to_owned(),
-    };
-    [
-        ("max_concurrent_children", settings.max_concurrent_children.to_string()),
-        ("child_timeout", limit),
-        ("start_timeout", took(settings.start_timeout)),
-        ("interrupt_grace", took(settings.interrupt_grace)),
-        ("terminate_grace", took(settings.terminate_grace)),
-        ("worker.command", worker),
-    ]
-    .into_iter()
-}
-
-/// Durations have two spellings: `child_timeout` and `child_timeout_seconds`.
-fn spells(name: &str, key: &str) -> bool {
-    key.strip_suffix("_seconds").unwrap_or(key) == name
-}
-
-fn origin(loaded: &Loaded, name: &str) -> String {
-    let found = loaded.origins.iter().find(|(key, _)| spells(name, key));
-    found.map_or_else(|| "default".to_owned(), |(_, by)| by_words(by))
 }
 
 fn by_words(by: &Origin) -> String {
@@ -178,13 +137,15 @@ fn by_words(by: &Origin) -> String {
         Origin::File { file, line } => format!("{}:{line}", file.display()),
         Origin::Variable(name) => format!("variable {name}"),
         Origin::Flag(name) => format!("flag {name}"),
-        _ => "set".to_owned(),
+        _ => "something else".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use delegate_core::config::Settings;
+    use delegate_core::plan::{self, Task};
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -192,7 +153,7 @@ mod tests {
         let origins = BTreeMap::from([
             ("child_timeout_seconds", Origin::Flag("--timeout".into())),
             ("max_iterations", Origin::Variable("DELEGATE_MAX_ITERATIONS".into())),
-            ("max_concurrent_children", Origin::File { file: "d.yaml".into(), line: 3 }),
+            ("worker.command", Origin::File { file: "d.yaml\x1b".into(), line: 3 }),
         ]);
         let settings =
             Settings { child_timeout: Some(Duration::from_secs(90)), ..Settings::default() };
@@ -200,35 +161,45 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        let (isolation, settings) = (Isolation::Process, loaded().settings);
-        Plan { isolation, reason: "nothing was said".into(), tasks: Vec::new(), settings }
+        let tasks = vec![
+            Task::new("a", "first\x1b[2J\nline"),
+            Task::new("a", "second").timeout(Duration::from_secs(5)),
+        ];
+        let asked = Some(plan::Isolation::Thread);
+        plan::plan(tasks, &loaded().settings, asked, &["a".to_owned()]).unwrap()
     }
 
     #[test]
-    fn every_decision_has_its_reason() {
+    fn every_decision_has_its_line() {
         let text = Explained::of(&plan(), &loaded()).text();
         for line in [
-            "isolation                process (nothing was said)\n",
-            "max_concurrent_children  10 (d.yaml:3)\n",
-            "child_timeout            90.0s (flag --timeout)\n",
-            "interrupt_grace          10.0s (default)\n",
-            "worker.command           this program (default)\n",
-            "max_iterations           set (variable DELEGATE_MAX_ITERATIONS)\n",
-            "configuration            d.yaml (read)\n",
+            "at once                     10\n",
+            "child_timeout_seconds       set by flag --timeout\n",
+            "max_iterations              set by variable DELEGATE_MAX_ITERATIONS\n",
+            "worker.command              set by d.yaml\\x1b:3\n",
+            "configuration               d.yaml\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }
-        assert_eq!(text.matches("child_timeout").count(), 1);
+        assert!(text.contains("isolation                   thread ("), "{text}");
     }
 
     #[test]
     fn the_headline_says_how_and_from_where() {
         let bare = Loaded { files: Vec::new(), ..loaded() };
-        assert_eq!(headline(&plan(), &bare, Style::PLAIN), "0 tasks, one process each");
-        let thread = Plan { isolation: Isolation::Thread, ..plan() };
+        assert_eq!(headline(&plan(), &bare, Style::PLAIN), "2 tasks, in threads");
+        let from = headline(&plan(), &loaded(), Style::ASCII);
+        assert_eq!(from, "2 tasks, in threads - config d.yaml");
+    }
+
+    #[test]
+    fn tasks_show_their_limits() {
+        let mut text = Vec::new();
+        tasks(&mut text, &plan(), Style::PLAIN).unwrap();
         assert_eq!(
-            headline(&thread, &loaded(), Style::ASCII),
-            "0 tasks, in threads - config d.yaml"
+            String::from_utf8(text).unwrap(),
+            "  0 a  first\\x1b[2J                  limit 90.0s\n  \
+             1 a  second                        limit 5.0s\n"
         );
     }
 
@@ -238,7 +209,10 @@ mod tests {
         Explained::of(&plan(), &loaded()).json(&mut bytes, &plan()).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["schema"], "delegate.plan/1");
-        assert_eq!(json["isolation"], "process");
-        assert_eq!(json["decisions"][0]["why"], "nothing was said");
+        assert_eq!(json["isolation"], "thread");
+        assert_eq!(json["tasks"][1]["timeout_seconds"], 5.0);
+        assert_eq!(json["decisions"][0]["what"], "tasks");
+        assert_eq!(json["settings"][0]["set_by"], "flag --timeout");
+        assert_eq!(json["files"][0], "d.yaml");
     }
 }

@@ -273,7 +273,10 @@ mod tests {
             assert_eq!(key.twin().is_some(), key.name.ends_with("_seconds"), "{}", key.name);
         }
         assert_eq!(variable("worker.command"), "DELEGATE_WORKER__COMMAND");
-        assert_eq!(find("child_timeout").map(|(key, twin)| (key.id, twin)), Some((Id::ChildTimeout, true)));
+        assert_eq!(
+            find("child_timeout").map(|(key, twin)| (key.id, twin)),
+            Some((Id::ChildTimeout, true))
+        );
     }
 
     #[test]

@@ -9,7 +9,9 @@ use delegate_protocol::Value;
 
 use super::keys::{self, Id, KeyInfo, Type};
 use super::yaml::{Key, Kind, Node, Source};
-use super::{Diagnostic, Origin, ProcessIsolation, Settings, did_you_mean, duration, nearest, yaml};
+use super::{
+    Diagnostic, Origin, ProcessIsolation, Settings, did_you_mean, duration, nearest, yaml,
+};
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,15 +77,20 @@ fn entries(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)
 
 fn unknown_section(source: Source<'_>, key: &Key) -> Diagnostic {
     let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
-    let hint = did_you_mean(&key.text, ["delegation"]).unwrap_or_else(|| {
-        "the only section is `delegation`; settings stand below it".to_owned()
-    });
+    let hint = did_you_mean(&key.text, ["delegation"])
+        .unwrap_or_else(|| "the only section is `delegation`; settings stand below it".to_owned());
     source.fault("unknown_key", key.place, message).hint(hint)
 }
 
 impl FileLayer {
     /// Adds one entry of a section; `prefix` is empty or ends with a dot.
-    fn add(&mut self, source: Source<'_>, prefix: &str, key: Key, node: Node) -> Result<(), Diagnostic> {
+    fn add(
+        &mut self,
+        source: Source<'_>,
+        prefix: &str,
+        key: Key,
+        node: Node,
+    ) -> Result<(), Diagnostic> {
         let full = format!("{prefix}{}", key.text);
         if let Some((info, is_twin)) = keys::find(&full) {
             return self.set(source, info, is_twin, &full, key, &node);
@@ -179,7 +186,9 @@ fn variables(info: &'static KeyInfo) -> impl Iterator<Item = (&'static KeyInfo, 
 
 /// A variable that is set and not empty.
 pub(crate) fn value_of<'a>(env: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    env.iter().find(|(key, value)| key == name && !value.is_empty()).map(|(_, value)| value.as_str())
+    env.iter()
+        .find(|(key, value)| key == name && !value.is_empty())
+        .map(|(_, value)| value.as_str())
 }
 
 const PREFIX: &str = "DELEGATE_";
@@ -246,7 +255,11 @@ fn check(info: &KeyInfo, is_twin: bool, label: &str, node: &Node) -> Result<Type
     let wrong = |code, hint: Option<String>| Wrong {
         code,
         message: if is_twin {
-            format!("{label} must be a duration such as {}, not {}", duration::EXAMPLES, node.describe())
+            format!(
+                "{label} must be a duration such as {}, not {}",
+                duration::EXAMPLES,
+                node.describe()
+            )
         } else {
             format!("{label} must be {kind}, not {}", node.describe())
         },
@@ -254,20 +267,23 @@ fn check(info: &KeyInfo, is_twin: bool, label: &str, node: &Node) -> Result<Type
     };
     let scalar = match &node.kind {
         Kind::Scalar(value) => value,
-        Kind::List(items) if *kind == Type::Command => return command(items).map_err(|message| Wrong {
-            code: "wrong_type",
-            message: format!("{label} {message}"),
-            hint: None,
-        }),
+        Kind::List(items) if *kind == Type::Command => {
+            return command(items).map_err(|message| Wrong {
+                code: "wrong_type",
+                message: format!("{label} {message}"),
+                hint: None,
+            });
+        }
         Kind::List(_) | Kind::Map(_) => return Err(wrong("wrong_type", None)),
     };
     let unquote = matches!(scalar, Value::Text(text) if reads_as_other(text))
         .then(|| "write it without quotes".to_owned());
     match (*kind, scalar) {
         (Type::Isolation | Type::Command, Value::Null)
-        | (Type::Count { optional: true, .. } | Type::Seconds { optional: true, .. }, Value::Null) => {
-            Ok(Typed::Nothing)
-        }
+        | (
+            Type::Count { optional: true, .. } | Type::Seconds { optional: true, .. },
+            Value::Null,
+        ) => Ok(Typed::Nothing),
         (Type::Isolation, Value::Bool(on)) => {
             Ok(Typed::Isolation(if *on { ProcessIsolation::On } else { ProcessIsolation::Off }))
         }
@@ -290,11 +306,12 @@ fn check(info: &KeyInfo, is_twin: bool, label: &str, node: &Node) -> Result<Type
             Some(time) => in_range(time, min).ok_or_else(|| too_short_or_long(label, min, node)),
             None => Err(wrong("wrong_type", unquote)),
         },
-        (Type::Seconds { .. }, Value::Int(number)) if is_twin => Err(wrong(
-            "wrong_type",
-            Some(format!("write `{number}s`, or use `{}`", info.name)),
-        )),
-        (Type::Seconds { min, .. }, Value::Int(_) | Value::UInt(_) | Value::Float(_)) if !is_twin => {
+        (Type::Seconds { .. }, Value::Int(number)) if is_twin => {
+            Err(wrong("wrong_type", Some(format!("write `{number}s`, or use `{}`", info.name))))
+        }
+        (Type::Seconds { min, .. }, Value::Int(_) | Value::UInt(_) | Value::Float(_))
+            if !is_twin =>
+        {
             duration::from_number(scalar)
                 .and_then(|time| in_range(time, min))
                 .ok_or_else(|| wrong("out_of_range", None))

@@ -209,7 +209,8 @@ fn check_trust(
     if trust::is_trusted(path, source.text, state_dir) {
         return Ok(());
     }
-    let message = format!("`{name}` is not taken from a file of the working tree that is not trusted");
+    let message =
+        format!("`{name}` is not taken from a file of the working tree that is not trusted");
     let hint = format!("read the file, then `delegate trust {}`", path.display());
     Err(source.fault("untrusted", key.place, message).hint(hint))
 }

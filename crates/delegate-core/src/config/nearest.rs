@@ -34,7 +34,8 @@ fn distance(left: &str, right: &str) -> usize {
     for (i, from) in left.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, to) in right.iter().enumerate() {
-            let mut best = (above[j] + usize::from(from != to)).min(above[j + 1] + 1).min(row[j] + 1);
+            let mut best =
+                (above[j] + usize::from(from != to)).min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *from == right[j - 1] && left[i - 1] == *to {
                 best = best.min(before[j - 1] + 1);
             }
@@ -51,9 +52,13 @@ mod tests {
 
     #[test]
     fn distances_by_hand() {
-        for (left, right, expected) in
-            [("", "", 0), ("abc", "", 3), ("abc", "abd", 1), ("abc", "acb", 1), ("kitten", "sitting", 3)]
-        {
+        for (left, right, expected) in [
+            ("", "", 0),
+            ("abc", "", 3),
+            ("abc", "abd", 1),
+            ("abc", "acb", 1),
+            ("kitten", "sitting", 3),
+        ] {
             assert_eq!(distance(left, right), expected, "{left} {right}");
         }
     }

@@ -5,8 +5,15 @@ use std::path::Path;
 
 /// Names of FUSE file systems whose data lies elsewhere, as `/proc/self/mountinfo` spells them.
 const FUSE: [&str; 9] = [
-    "fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.glusterfs", "fuse.davfs2",
-    "fuse.ceph-fuse", "fuse.juicefs", "fuse.curlftpfs",
+    "fuse.sshfs",
+    "fuse.s3fs",
+    "fuse.gcsfuse",
+    "fuse.rclone",
+    "fuse.glusterfs",
+    "fuse.davfs2",
+    "fuse.ceph-fuse",
+    "fuse.juicefs",
+    "fuse.curlftpfs",
 ];
 
 /// The name of the network file system that holds `path` (or, where that does not exist yet, its
@@ -19,7 +26,11 @@ pub fn network_filesystem(path: &Path) -> Option<&'static str> {
     let existing = path.ancestors().find(|path| path.exists())?;
     let kind = rustix::fs::statfs(existing).ok()?.f_type;
     // Magic numbers are 32 bits wide; the field's width and sign differ between machines.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the low 32 bits are the number")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the low 32 bits are the number"
+    )]
     let magic = kind as u32;
     if magic == FUSE_MAGIC {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

@@ -37,8 +37,8 @@ pub(crate) fn candidates(sources: &Sources, system: &Path) -> Vec<Candidate> {
     let variable =
         value_of(env, "DELEGATE_CONFIG").map(|path| named(Path::new(path), Found::Variable));
     let home = home(env);
-    let tree = upward(&sources.cwd, home.as_deref())
-        .map(|path| Candidate { path, found: Found::Tree });
+    let tree =
+        upward(&sources.cwd, home.as_deref()).map(|path| Candidate { path, found: Found::Tree });
     let user = absolute(env, "XDG_CONFIG_HOME")
         .or_else(|| home.map(|home| home.join(".config")))
         .map(|dir| dir.join("delegate/config.yaml"));
@@ -89,8 +89,8 @@ pub fn state_dir(env: &[(String, String)]) -> PathBuf {
     if let Some(dir) = value_of(env, "DELEGATE_STATE_DIR") {
         return PathBuf::from(dir);
     }
-    let base = absolute(env, "XDG_STATE_HOME")
-        .or_else(|| home(env).map(|home| home.join(".local/state")));
+    let base =
+        absolute(env, "XDG_STATE_HOME").or_else(|| home(env).map(|home| home.join(".local/state")));
     match base {
         Some(base) => base.join("delegate"),
         None => std::env::temp_dir().join("delegate-state"),
@@ -126,9 +126,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Diagnostic> {
         file: Some(path.to_owned()),
         ..Diagnostic::default()
     };
-    let missing = |kind| {
-        matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
-    };
+    let missing =
+        |kind| matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory);
     let failed = |error: std::io::Error| {
         if missing(error.kind()) {
             fault("missing_file", "there is no such file".to_owned())

@@ -177,8 +177,14 @@ fn faults_of_a_file_have_place_and_remedy() {
             "delegation:\n  worker:\n    command: python3 worker.py\n",
             "error: `worker.command` must be a list of texts, the program first, or null, not the text `python3 worker.py`\n --> F:3:14\n3 |     command: python3 worker.py\n  |              ^^^^^^^^^^^^^^^^^ Worker program of another make with its arguments, as a list. null: this program itself. Default: null\n",
         ),
-        ("- a\n", "error: a configuration file must be a map of keys, not a list\n --> F:1:1\n1 | - a\n  | ^\n"),
-        ("delegation: 3\n", "error: `delegation` must be a map of keys, not the number 3\n --> F:1:13\n1 | delegation: 3\n  |             ^\n"),
+        (
+            "- a\n",
+            "error: a configuration file must be a map of keys, not a list\n --> F:1:1\n1 | - a\n  | ^\n",
+        ),
+        (
+            "delegation: 3\n",
+            "error: `delegation` must be a map of keys, not the number 3\n --> F:1:13\n1 | delegation: 3\n  |             ^\n",
+        ),
     ] {
         assert_eq!(world.fault(text), expected, "{text}");
     }
@@ -269,7 +275,10 @@ fn files_that_cannot_be_read_are_told() {
     fs::write(world.path("bytes.yaml"), b"delegation:\n  \xff: 1\n").unwrap();
     let bytes = Sources { explicit: Some(world.path("bytes.yaml")), ..world.sources() };
     let fault = code(&bytes);
-    assert_eq!((fault.code, fault.message.as_str()), ("not_text", "the file is not UTF-8 text (byte 14)"));
+    assert_eq!(
+        (fault.code, fault.message.as_str()),
+        ("not_text", "the file is not UTF-8 text (byte 14)")
+    );
 }
 
 #[test]
@@ -278,8 +287,10 @@ fn the_stronger_source_wins_key_by_key() {
     let mut sources = world.sources();
     // Each source sets one key alone and shares the other with all weaker ones.
     let system = world.write("etc/config.yaml", "  max_iterations: 1\n  max_batch_size: 1\n");
-    let user = world.write("home/.config/delegate/config.yaml", "  max_iterations: 2\n  interrupt_grace: 2s\n");
-    let tree = world.write("home/repo/delegate.yaml", "  max_iterations: 3\n  terminate_grace: 4s\n");
+    let user = world
+        .write("home/.config/delegate/config.yaml", "  max_iterations: 2\n  interrupt_grace: 2s\n");
+    let tree =
+        world.write("home/repo/delegate.yaml", "  max_iterations: 3\n  terminate_grace: 4s\n");
     let value = |sources: &Sources| world.load(sources).unwrap();
     assert_eq!(value(&sources).settings.max_iterations, 3);
     let by_variable = world.write("v.yaml", "  max_iterations: 4\n  start_timeout: 5s\n");
@@ -310,8 +321,14 @@ fn the_stronger_source_wins_key_by_key() {
 #[test]
 fn null_undoes_what_a_weaker_file_says() {
     let world = World::new();
-    world.write("home/.config/delegate/config.yaml", "  child_timeout: 5s\n  process_isolation: true\n");
-    world.write("home/repo/delegate.yaml", "  child_timeout_seconds: null\n  process_isolation: ~\n");
+    world.write(
+        "home/.config/delegate/config.yaml",
+        "  child_timeout: 5s\n  process_isolation: true\n",
+    );
+    world.write(
+        "home/repo/delegate.yaml",
+        "  child_timeout_seconds: null\n  process_isolation: ~\n",
+    );
     let settings = world.load(&world.sources()).unwrap().settings;
     assert_eq!((settings.child_timeout, settings.process_isolation), (None, None));
 }
@@ -319,9 +336,8 @@ fn null_undoes_what_a_weaker_file_says() {
 #[test]
 fn the_search_stops_where_it_must() {
     let world = World::new();
-    let files = |cwd: &str| {
-        world.load(&Sources { cwd: world.path(cwd), ..world.sources() }).unwrap().files
-    };
+    let files =
+        |cwd: &str| world.load(&Sources { cwd: world.path(cwd), ..world.sources() }).unwrap().files;
     let above = world.write("delegate.yaml", "  max_iterations: 1\n");
     let home = world.write("home/delegate.yaml", "  max_iterations: 2\n");
     // The repository is a border, even when it has no file of its own.
@@ -391,14 +407,20 @@ fn a_wrong_variable_or_flag_is_named() {
         with("DELEGATION_CHILD_TIMEOUT_SECONDS", "0.5"),
         "DELEGATION_CHILD_TIMEOUT_SECONDS must be a number of seconds from 1 to 315360000, or null, not the number 0.5"
     );
-    assert!(with("DELEGATE_WORKER__COMMAND", "[a").starts_with("DELEGATE_WORKER__COMMAND: not valid YAML: "));
+    assert!(
+        with("DELEGATE_WORKER__COMMAND", "[a")
+            .starts_with("DELEGATE_WORKER__COMMAND: not valid YAML: ")
+    );
     let mut both = world.sources();
     world.set(&mut both, "DELEGATE_CHILD_TIMEOUT", "5s");
     world.set(&mut both, "DELEGATE_CHILD_TIMEOUT_SECONDS", "5");
     let fault = world.load(&both).unwrap_err();
     assert_eq!(
         (fault.code, fault.message.as_str()),
-        ("both_set", "DELEGATE_CHILD_TIMEOUT_SECONDS and DELEGATE_CHILD_TIMEOUT are the same setting")
+        (
+            "both_set",
+            "DELEGATE_CHILD_TIMEOUT_SECONDS and DELEGATE_CHILD_TIMEOUT are the same setting"
+        )
     );
     let flags = vec![("child_timeout".to_owned(), "90".to_owned(), "--timeout".to_owned())];
     let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
@@ -411,7 +433,10 @@ fn a_wrong_variable_or_flag_is_named() {
 #[test]
 fn the_loops_own_keys_are_ignored_with_one_note() {
     let world = World::new();
-    world.write("home/.config/delegate/config.yaml", "  routes: {a: {model: x}}\n  max_async_children: many\n");
+    world.write(
+        "home/.config/delegate/config.yaml",
+        "  routes: {a: {model: x}}\n  max_async_children: many\n",
+    );
     world.write("home/repo/delegate.yaml", "  routes: {}\n  default_toolsets: [web]\n");
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, Settings::default());
@@ -438,8 +463,14 @@ fn a_file_of_the_tree_needs_trust_for_a_command() {
     );
 
     let trusted = trust(&file, &state).unwrap();
-    assert_eq!((trusted.keys.as_slice(), trusted.sha256.len()), (&["worker.command".to_owned()][..], 64));
-    assert_eq!(world.load(&sources).unwrap().settings.worker_command, Some(vec!["./evil".to_owned()]));
+    assert_eq!(
+        (trusted.keys.as_slice(), trusted.sha256.len()),
+        (&["worker.command".to_owned()][..], 64)
+    );
+    assert_eq!(
+        world.load(&sources).unwrap().settings.worker_command,
+        Some(vec!["./evil".to_owned()])
+    );
 
     // Any change withdraws it; so does the same content under another path.
     world.write("home/repo/delegate.yaml", &format!("{text}# changed\n"));
@@ -470,7 +501,8 @@ fn a_named_file_is_trusted_also_when_it_stands_in_the_tree() {
 fn the_list_of_trusted_files_is_private_and_keeps_the_others() {
     let world = World::new();
     let state = world.path("state");
-    let (one, two) = (world.write("one.yaml", "  max_iterations: 1\n"), world.write("two.yaml", ""));
+    let (one, two) =
+        (world.write("one.yaml", "  max_iterations: 1\n"), world.write("two.yaml", ""));
     for file in [&one, &two, &one] {
         trust(file, &state).unwrap();
     }
@@ -528,9 +560,9 @@ fn any_config() -> impl Strategy<Value = String> {
         "[^\n]{0,12}",
     ];
     prop::collection::vec((0..4_usize, key, value), 0..6).prop_map(|lines| {
-        let lines = lines.iter().map(|(indent, key, value)| {
-            format!("{:1$}{key}: {value}\n", "", indent * 2)
-        });
+        let lines = lines
+            .iter()
+            .map(|(indent, key, value)| format!("{:1$}{key}: {value}\n", "", indent * 2));
         format!("delegation:\n{}", lines.collect::<String>())
     })
 }

@@ -120,9 +120,10 @@ impl Source<'_> {
     /// A line by its number, without its end. YAML ends a line with LF, CR LF or CR.
     fn line(&self, number: u32) -> Option<String> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        let mut lines = self.text.split('\n').flat_map(|line| {
-            line.strip_suffix('\r').unwrap_or(line).split('\r')
-        });
+        let mut lines = self
+            .text
+            .split('\n')
+            .flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'));
         Some(lines.nth(index)?.to_owned())
     }
 }
@@ -133,14 +134,15 @@ impl Source<'_> {
 /// `not_yaml`, `duplicate_key`, `wrong_type` (a key that is not text) or `too_large`, with place.
 pub(crate) fn parse(source: Source<'_>) -> Result<Node, Diagnostic> {
     if source.text.len() > MAX_TEXT {
-        let message = format!(
-            "the text has {} bytes; at most {MAX_TEXT} are read",
-            source.text.len()
-        );
+        let message =
+            format!("the text has {} bytes; at most {MAX_TEXT} are read", source.text.len());
         return Err(source.fault("too_large", Place::default(), message));
     }
     if is_blank(source.text) {
-        return Ok(Node { kind: Kind::Scalar(Value::Null), place: Place { line: 1, column: 1, width: 1 } });
+        return Ok(Node {
+            kind: Kind::Scalar(Value::Null),
+            place: Place { line: 1, column: 1, width: 1 },
+        });
     }
     serde_saphyr::from_str_with_options(source.text, options())
         .map_err(|error| to_diagnostic(source, &error))
@@ -236,7 +238,8 @@ impl<'de> Deserialize<'de> for Node {
         let spanned = Spanned::<Kind>::deserialize(deserializer)?;
         let node = Self { kind: spanned.value, place: spanned.referenced.into() };
         let repeated = spanned.referenced != spanned.defined;
-        if repeated && matches!(&node.kind, Kind::Scalar(Value::Text(text)) if text.len() > MAX_REPEATED_TEXT)
+        if repeated
+            && matches!(&node.kind, Kind::Scalar(Value::Text(text)) if text.len() > MAX_REPEATED_TEXT)
         {
             let reason = format!("an alias repeats a text of more than {MAX_REPEATED_TEXT} bytes");
             return Err(Refusal::error(node.place, &reason));
@@ -342,7 +345,10 @@ mod tests {
     fn every_node_and_key_knows_its_place() {
         let node = read("# é\na:\n  - 1\n  - {x: yes, y: true}\n").unwrap();
         let Kind::Map(entries) = node.kind else { panic!("a map") };
-        assert_eq!(entries[0].0, Key { text: "a".into(), place: Place { line: 2, column: 1, width: 1 } });
+        assert_eq!(
+            entries[0].0,
+            Key { text: "a".into(), place: Place { line: 2, column: 1, width: 1 } }
+        );
         let Kind::List(items) = &entries[0].1.kind else { panic!("a list") };
         assert_eq!(items[0].place, Place { line: 3, column: 5, width: 1 });
         let Kind::Map(inner) = &items[1].kind else { panic!("a map") };
@@ -391,8 +397,7 @@ mod tests {
 
     #[test]
     fn what_is_not_yaml_is_told_with_its_place() {
-        for text in ["a: [1\n", "a: b: c\n", "a: 'x\n", "a: *nowhere\n", "a: 1\n---\nb: 2\n"]
-        {
+        for text in ["a: [1\n", "a: b: c\n", "a: 'x\n", "a: *nowhere\n", "a: 1\n---\nb: 2\n"] {
             let error = read(text).unwrap_err();
             assert_eq!(error.code, "not_yaml", "{text:?}: {error:?}");
             assert!(error.line.is_some(), "{text:?}: {error:?}");
@@ -411,7 +416,9 @@ mod tests {
         }
         assert_eq!(read(&bomb).unwrap_err().code, "not_yaml");
         let long = "x".repeat(MAX_REPEATED_TEXT + 1);
-        for text in ["a: &a LONG\nb: *a\n", "a: &a [{x: LONG}]\nb: *a\n", "a: &a {x: LONG}\nb: {<<: *a}\n"] {
+        for text in
+            ["a: &a LONG\nb: *a\n", "a: &a [{x: LONG}]\nb: *a\n", "a: &a {x: LONG}\nb: {<<: *a}\n"]
+        {
             let error = read(&text.replace("LONG", &long)).unwrap_err();
             assert_eq!((error.code, error.line), ("wrong_type", Some(2)), "{text}: {error:?}");
             assert!(read(&text.replace("LONG", "short")).is_ok(), "{text}");

@@ -166,7 +166,12 @@ impl Fields {
         Ok(())
     }
 
-    fn set_timeout(&mut self, source: Source<'_>, key: &Key, node: &Node) -> Result<(), Diagnostic> {
+    fn set_timeout(
+        &mut self,
+        source: Source<'_>,
+        key: &Key,
+        node: &Node,
+    ) -> Result<(), Diagnostic> {
         if let Some((_, _, earlier)) = &self.timeout {
             let message = format!("`{earlier}` and `{}` are the same setting", key.text);
             return Err(source.fault("both_set", key.place, message).hint("keep one of the two"));
@@ -195,7 +200,9 @@ impl Fields {
 fn limit(key: &Key, kind: &Kind) -> Option<Duration> {
     match kind {
         Kind::Scalar(Value::Text(text)) if key.text == "timeout" => duration::parse(text),
-        Kind::Scalar(Value::Int(_) | Value::UInt(_) | Value::Float(_)) if key.text == "timeout" => None,
+        Kind::Scalar(Value::Int(_) | Value::UInt(_) | Value::Float(_)) if key.text == "timeout" => {
+            None
+        }
         // A number that is no time, such as a negative one, is out of range, not of a wrong type.
         Kind::Scalar(value @ (Value::Int(_) | Value::UInt(_) | Value::Float(_))) => {
             Some(duration::from_number(value).unwrap_or_default())

@@ -31,7 +31,9 @@ pub(super) struct Question {
 /// may choose.
 pub(super) fn decide(question: Question) -> Result<(Ran, String), StartError> {
     let (wish, who) = match (question.asked, question.setting) {
-        (Some(Isolation::Process), _) => return required("the caller asked for processes", question),
+        (Some(Isolation::Process), _) => {
+            return required("the caller asked for processes", question);
+        }
         (Some(Isolation::Thread), _) => {
             return Ok((Ran::Thread, "the caller asked for threads".to_owned()));
         }
@@ -164,7 +166,10 @@ mod tests {
             "the setting process_isolation is true; a single task stays in a thread"
         );
         let asked = Question { asked: Some(Isolation::Auto), tasks: 3, ..question };
-        assert_eq!(reason(asked), "the caller asked for auto; a batch of two or more gets processes");
+        assert_eq!(
+            reason(asked),
+            "the caller asked for auto; a batch of two or more gets processes"
+        );
         let single = Question { isolate_single_task: true, ..question };
         assert!(reason(single).ends_with("isolate_single_task is true"));
     }

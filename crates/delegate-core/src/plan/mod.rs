@@ -146,7 +146,9 @@ impl Plan {
         let own = self.tasks.iter().filter(|task| task.timeout.is_some()).count();
         let timeout = match (settings.child_timeout, own) {
             (Some(limit), 0) => duration::show(limit),
-            (Some(limit), own) => format!("{}; {own} with a limit of their own", duration::show(limit)),
+            (Some(limit), own) => {
+                format!("{}; {own} with a limit of their own", duration::show(limit))
+            }
             (None, 0) => "none".to_owned(),
             (None, own) => format!("none; {own} with a limit of their own"),
         };
@@ -241,7 +243,10 @@ fn check(index: usize, task: &mut Task, known: &BTreeSet<&str>) -> Result<(), St
         return invalid(task, reason);
     }
     if task.images.len() > MAX_IMAGES {
-        return invalid(task, format!("it has {} images, at most {MAX_IMAGES} are taken", task.images.len()));
+        return invalid(
+            task,
+            format!("it has {} images, at most {MAX_IMAGES} are taken", task.images.len()),
+        );
     }
     if let Some(cwd) = task.cwd.as_mut().filter(|cwd| !cwd.is_absolute()) {
         match std::path::absolute(&cwd) {

@@ -60,7 +60,10 @@ fn a_batch_that_cannot_start_says_why() {
         refused(vec![good().images((0..9).map(|i| format!("{i}.png")))]),
         "task 0 (\"good\"): it has 9 images, at most 8 are taken; nothing was started"
     );
-    assert!(try_plan(vec![good().images((0..8).map(|i| format!("{i}.png"))).timeout(MIN_TIMEOUT)]).is_ok());
+    assert!(
+        try_plan(vec![good().images((0..8).map(|i| format!("{i}.png"))).timeout(MIN_TIMEOUT)])
+            .is_ok()
+    );
 }
 
 #[test]
@@ -74,7 +77,12 @@ fn params_that_could_not_become_data_are_named() {
 
 #[test]
 fn processes_that_are_asked_for_are_planned() {
-    let asked = plan(vec![Task::new("primes", "g")], &Settings::default(), Some(Isolation::Process), &agents());
+    let asked = plan(
+        vec![Task::new("primes", "g")],
+        &Settings::default(),
+        Some(Isolation::Process),
+        &agents(),
+    );
     if decide::HAS_PROCESSES {
         assert_eq!(asked.unwrap().isolation, delegate_protocol::Isolation::Process);
     } else {
@@ -138,11 +146,12 @@ fn ids_are_stable_in_a_plan_and_new_in_the_next() {
 
 #[test]
 fn the_explanation_names_every_decision() {
-    let tasks = vec![
-        Task::new("primes", "a").timeout(Duration::from_secs(90)),
-        Task::new("command", "b"),
-    ];
-    let settings = Settings { process_isolation: Some(crate::config::ProcessIsolation::Off), ..Settings::default() };
+    let tasks =
+        vec![Task::new("primes", "a").timeout(Duration::from_secs(90)), Task::new("command", "b")];
+    let settings = Settings {
+        process_isolation: Some(crate::config::ProcessIsolation::Off),
+        ..Settings::default()
+    };
     let explained = plan(tasks, &settings, None, &agents()).unwrap().explain();
     let of = |name: &str| explained.iter().find(|(key, _)| *key == name).unwrap().1.as_str();
     assert_eq!(of("tasks"), "2");
@@ -179,7 +188,9 @@ tasks:
     context: ~
 ";
     let tasks = read(text).unwrap().tasks;
-    let params = Value::from_typed(&serde_json::json!({"from": 1, "deep": {"a": [1, 2.5, "x", true, null]}}));
+    let params = Value::from_typed(
+        &serde_json::json!({"from": 1, "deep": {"a": [1, 2.5, "x", true, null]}}),
+    );
     let one = Task {
         origin: Some("b.yaml:8".to_owned()),
         timeout_origin: Some("b.yaml:5".to_owned()),
@@ -211,32 +222,104 @@ tasks:
 #[test]
 fn faults_of_a_batch_file_have_place_and_remedy() {
     for (text, expected) in [
-        ("", "error: the batch file is empty\n --> b.yaml:1:1\n1 | \n  | ^ it needs `tasks:`, a list of tasks with a `goal` each\n"),
-        ("# nothing\n", "error: the batch file is empty\n --> b.yaml:1:1\n1 | # nothing\n  | ^ it needs `tasks:`, a list of tasks with a `goal` each\n"),
-        ("defaults: {}\n", "error: there is no `tasks:`\n --> b.yaml:1:1\n1 | defaults: {}\n  | ^ it is a list of tasks with a `goal` each\n"),
+        (
+            "",
+            "error: the batch file is empty\n --> b.yaml:1:1\n1 | \n  | ^ it needs `tasks:`, a list of tasks with a `goal` each\n",
+        ),
+        (
+            "# nothing\n",
+            "error: the batch file is empty\n --> b.yaml:1:1\n1 | # nothing\n  | ^ it needs `tasks:`, a list of tasks with a `goal` each\n",
+        ),
+        (
+            "defaults: {}\n",
+            "error: there is no `tasks:`\n --> b.yaml:1:1\n1 | defaults: {}\n  | ^ it is a list of tasks with a `goal` each\n",
+        ),
         ("tasks: []\n", "error: `tasks` is empty\n --> b.yaml:1:1\n1 | tasks: []\n  | ^^^^^\n"),
         ("tasks:\n", "error: `tasks` is empty\n --> b.yaml:1:1\n1 | tasks:\n  | ^^^^^\n"),
-        ("tasks: {goal: x}\n", "error: `tasks` must be a list, not a map\n --> b.yaml:1:8\n1 | tasks: {goal: x}\n  |        ^\n"),
-        ("- goal: x\n", "error: a batch file must be a map of fields, not a list\n --> b.yaml:1:1\n1 | - goal: x\n  | ^\n"),
-        ("task:\n  - goal: x\n", "error: unknown field `task` in a batch file\n --> b.yaml:1:1\n1 | task:\n  | ^^^^ did you mean `tasks`?\n"),
-        ("tasks:\n  - x\n", "error: task 0 must be a map of fields, not the text `x`\n --> b.yaml:2:5\n2 |   - x\n  |     ^\n"),
-        ("tasks:\n  - goal: a\n  - agent: b\n", "error: task 1 has no `goal`\n --> b.yaml:3:5\n3 |   - agent: b\n  |     ^\n"),
-        ("tasks:\n  - goal: ~\n", "error: task 0 has no `goal`\n --> b.yaml:2:5\n2 |   - goal: ~\n  |     ^\n"),
-        ("tasks:\n  - goal: '  '\n", "error: the goal is blank\n --> b.yaml:2:11\n2 |   - goal: '  '\n  |           ^^^^\n"),
-        ("tasks:\n  - goal: 42\n", "error: `goal` must be text, not the number 42\n --> b.yaml:2:11\n2 |   - goal: 42\n  |           ^^ put it in quotes\n"),
-        ("tasks:\n  - goal: {a: b}\n", "error: `goal` must be text, not a map\n --> b.yaml:2:11\n2 |   - goal: {a: b}\n  |           ^\n"),
-        ("tasks:\n  - gaol: x\n", "error: unknown field `gaol` in task 0\n --> b.yaml:2:5\n2 |   - gaol: x\n  |     ^^^^ did you mean `goal`?\n"),
-        ("defaults: {goal: x}\ntasks: [{goal: y}]\n", "error: unknown field `goal` in `defaults`\n --> b.yaml:1:12\n1 | defaults: {goal: x}\n  |            ^^^^ known: context, agent, params, timeout, timeout_seconds, cwd, images, group, metadata, traceparent\n"),
-        ("tasks:\n  - goal: x\n    goal: y\n", "error: the key `goal` is set twice\n --> b.yaml:3:5\n3 |     goal: y\n  |     ^^^^ remove one of the two\n"),
-        ("tasks:\n  - goal: x\n    timeout: 90s\n    timeout_seconds: 90\n", "error: `timeout` and `timeout_seconds` are the same setting\n --> b.yaml:4:5\n4 |     timeout_seconds: 90\n  |     ^^^^^^^^^^^^^^^ keep one of the two\n"),
-        ("tasks:\n  - goal: x\n    timeout: 500ms\n", "error: `timeout` must be from 1s to 87600h, not the text `500ms`\n --> b.yaml:3:14\n3 |     timeout: 500ms\n  |              ^^^^^\n"),
-        ("tasks:\n  - goal: x\n    timeout_seconds: -3\n", "error: `timeout_seconds` must be from 1s to 87600h, not the number -3\n --> b.yaml:3:22\n3 |     timeout_seconds: -3\n  |                      ^^\n"),
-        ("tasks:\n  - goal: x\n    timeout: 90\n", "error: `timeout` must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90\n --> b.yaml:3:14\n3 |     timeout: 90\n  |              ^^\n"),
-        ("tasks:\n  - goal: x\n    timeout_seconds: 90s\n", "error: `timeout_seconds` must be a number of seconds, not the text `90s`\n --> b.yaml:3:22\n3 |     timeout_seconds: 90s\n  |                      ^^^\n"),
-        ("tasks:\n  - goal: x\n    params: {1: a}\n", "error: a map key must be text; put it in quotes\n --> b.yaml:3:14\n3 |     params: {1: a}\n  |              ^\n"),
-        ("tasks:\n  - goal: x\n    images: [1]\n", "error: `images` must be text, not the number 1\n --> b.yaml:3:14\n3 |     images: [1]\n  |              ^ put it in quotes\n"),
-        ("tasks:\n  - goal: x\n    images: [a, a, a, a, a, a, a, a, a]\n", "error: 9 images, at most 8 are taken\n --> b.yaml:3:5\n3 |     images: [a, a, a, a, a, a, a, a, a]\n  |     ^^^^^^\n"),
-        ("tasks:\n  - goal: x\n    metadata: [1]\n", "error: `metadata` must be a map of fields, not a list\n --> b.yaml:3:15\n3 |     metadata: [1]\n  |               ^\n"),
+        (
+            "tasks: {goal: x}\n",
+            "error: `tasks` must be a list, not a map\n --> b.yaml:1:8\n1 | tasks: {goal: x}\n  |        ^\n",
+        ),
+        (
+            "- goal: x\n",
+            "error: a batch file must be a map of fields, not a list\n --> b.yaml:1:1\n1 | - goal: x\n  | ^\n",
+        ),
+        (
+            "task:\n  - goal: x\n",
+            "error: unknown field `task` in a batch file\n --> b.yaml:1:1\n1 | task:\n  | ^^^^ did you mean `tasks`?\n",
+        ),
+        (
+            "tasks:\n  - x\n",
+            "error: task 0 must be a map of fields, not the text `x`\n --> b.yaml:2:5\n2 |   - x\n  |     ^\n",
+        ),
+        (
+            "tasks:\n  - goal: a\n  - agent: b\n",
+            "error: task 1 has no `goal`\n --> b.yaml:3:5\n3 |   - agent: b\n  |     ^\n",
+        ),
+        (
+            "tasks:\n  - goal: ~\n",
+            "error: task 0 has no `goal`\n --> b.yaml:2:5\n2 |   - goal: ~\n  |     ^\n",
+        ),
+        (
+            "tasks:\n  - goal: '  '\n",
+            "error: the goal is blank\n --> b.yaml:2:11\n2 |   - goal: '  '\n  |           ^^^^\n",
+        ),
+        (
+            "tasks:\n  - goal: 42\n",
+            "error: `goal` must be text, not the number 42\n --> b.yaml:2:11\n2 |   - goal: 42\n  |           ^^ put it in quotes\n",
+        ),
+        (
+            "tasks:\n  - goal: {a: b}\n",
+            "error: `goal` must be text, not a map\n --> b.yaml:2:11\n2 |   - goal: {a: b}\n  |           ^\n",
+        ),
+        (
+            "tasks:\n  - gaol: x\n",
+            "error: unknown field `gaol` in task 0\n --> b.yaml:2:5\n2 |   - gaol: x\n  |     ^^^^ did you mean `goal`?\n",
+        ),
+        (
+            "defaults: {goal: x}\ntasks: [{goal: y}]\n",
+            "error: unknown field `goal` in `defaults`\n --> b.yaml:1:12\n1 | defaults: {goal: x}\n  |            ^^^^ known: context, agent, params, timeout, timeout_seconds, cwd, images, group, metadata, traceparent\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    goal: y\n",
+            "error: the key `goal` is set twice\n --> b.yaml:3:5\n3 |     goal: y\n  |     ^^^^ remove one of the two\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    timeout: 90s\n    timeout_seconds: 90\n",
+            "error: `timeout` and `timeout_seconds` are the same setting\n --> b.yaml:4:5\n4 |     timeout_seconds: 90\n  |     ^^^^^^^^^^^^^^^ keep one of the two\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    timeout: 500ms\n",
+            "error: `timeout` must be from 1s to 87600h, not the text `500ms`\n --> b.yaml:3:14\n3 |     timeout: 500ms\n  |              ^^^^^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    timeout_seconds: -3\n",
+            "error: `timeout_seconds` must be from 1s to 87600h, not the number -3\n --> b.yaml:3:22\n3 |     timeout_seconds: -3\n  |                      ^^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    timeout: 90\n",
+            "error: `timeout` must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90\n --> b.yaml:3:14\n3 |     timeout: 90\n  |              ^^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    timeout_seconds: 90s\n",
+            "error: `timeout_seconds` must be a number of seconds, not the text `90s`\n --> b.yaml:3:22\n3 |     timeout_seconds: 90s\n  |                      ^^^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    params: {1: a}\n",
+            "error: a map key must be text; put it in quotes\n --> b.yaml:3:14\n3 |     params: {1: a}\n  |              ^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    images: [1]\n",
+            "error: `images` must be text, not the number 1\n --> b.yaml:3:14\n3 |     images: [1]\n  |              ^ put it in quotes\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    images: [a, a, a, a, a, a, a, a, a]\n",
+            "error: 9 images, at most 8 are taken\n --> b.yaml:3:5\n3 |     images: [a, a, a, a, a, a, a, a, a]\n  |     ^^^^^^\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    metadata: [1]\n",
+            "error: `metadata` must be a map of fields, not a list\n --> b.yaml:3:15\n3 |     metadata: [1]\n  |               ^\n",
+        ),
     ] {
         assert_eq!(fault(text), expected, "{text}");
     }
@@ -256,7 +339,9 @@ fn nan_in_a_batch_file_reaches_the_plan() {
 fn a_hundred_thousand_tasks_are_read_and_planned() {
     let mut text = "defaults: {timeout: 5m}\ntasks:\n".to_owned();
     for index in 0..100_000 {
-        text.push_str(&format!("  - goal: part {index}\n    params: {{argv: [echo, '{index}']}}\n"));
+        text.push_str(&format!(
+            "  - goal: part {index}\n    params: {{argv: [echo, '{index}']}}\n"
+        ));
     }
     let tasks = read(&text).unwrap().tasks;
     assert_eq!(tasks.len(), 100_000);
