@@ -1,5 +1,6 @@
 //! `delegate show ID`: the outcomes of one run, so far or at its end.
 
+use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use delegate_core::store::{Reader, RunRecord, Store, StoreError};
@@ -9,7 +10,7 @@ use crate::cli::args::ShowArgs;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::human::{self, Table};
-use crate::cli::render::json;
+use crate::cli::render::{Style, json};
 use crate::cli::{Context, write_out};
 
 /// Shows them.
@@ -24,7 +25,12 @@ pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
     if args.json {
         write_out(|to| json::stored_run(to, &run, outcomes))?;
     } else {
-        write_out(|to| table(to, &store, &run, outcomes, context))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let title = human::run_line(&run, &store.short_id(run.id), now, context.out);
+        write_out(|to| {
+            writeln!(to, "{title}")?;
+            table(to, &run, outcomes, context.out)
+        })?;
     }
     unreadable.map_or(Ok(Exit::Done), |error| Err(Fault::Store(error)))
 }
@@ -51,23 +57,53 @@ fn outcomes(
 }
 
 fn table(
-    to: &mut dyn std::io::Write,
-    store: &Reader,
+    to: &mut dyn Write,
     run: &RunRecord,
     outcomes: impl Iterator<Item = Outcome>,
-    context: &Context,
-) -> std::io::Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    writeln!(to, "{}", human::run_line(run, &store.short_id(run.id), now, context.out))?;
+    style: Style,
+) -> io::Result<()> {
     let index = run.tasks.saturating_sub(1).to_string().len();
-    let table = Table { style: context.out, index, label: 0 };
+    let table = Table { style, index, label: 0 };
     let mut shown = 0;
     for outcome in outcomes {
         table.row(to, "", &outcome)?;
         shown += 1;
     }
-    match run.tasks - shown {
+    match run.tasks.saturating_sub(shown) {
         0 => Ok(()),
         missing => writeln!(to, "  {missing} without an outcome"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::render::human::tests::outcome;
+    use delegate_core::store::{NewRun, Store};
+    use delegate_protocol::{RunId, Status};
+    use std::time::Duration;
+
+    #[test]
+    fn outcomes_of_a_run_that_still_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path());
+        let id = RunId::random();
+        let new = NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 3 };
+        store.begin_run(new);
+        for (task, status) in [(0, Status::Completed), (2, Status::Failed)] {
+            store.put_outcome(id, outcome(task, status), |_| ());
+        }
+        store.flush(Duration::from_secs(30));
+
+        let store = Store::open_existing(dir.path());
+        let run = store.find_run("latest").unwrap();
+        let mut unreadable = None;
+        let mut text = Vec::new();
+        table(&mut text, &run, outcomes(&store, &run, &mut unreadable), Style::PLAIN).unwrap();
+        assert!(unreadable.is_none());
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            "  0 completed     4.1s\n  2 failed        4.1s\n  1 without an outcome\n"
+        );
     }
 }

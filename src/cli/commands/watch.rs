@@ -24,6 +24,9 @@ use crate::cli::signals::{self, Action, Heard, Policy, Signals};
 /// Between two drawings of the live view.
 const REDRAW: Duration = Duration::from_millis(100);
 
+/// For the last output when somebody wants to leave at once.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// For the children to stop or go on after Ctrl-Z. Most need a few milliseconds.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -71,6 +74,8 @@ pub(crate) struct Watch {
     style: Style,
     clock: Clock,
     policy: Policy,
+    /// Somebody wants to wait no longer for whoever reads our output.
+    leaving: bool,
     out: Printer,
     err: Printer,
     jsonl: bool,
@@ -112,6 +117,7 @@ impl Watch {
             style: context.err,
             clock: Clock::start(),
             policy: Policy::default(),
+            leaving: false,
             out,
             err,
             jsonl: output.jsonl,
@@ -143,7 +149,8 @@ impl Watch {
     ) -> Watched {
         let mut redraw = tokio::time::interval(REDRAW);
         redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        // Who leaves gets no more events: the next one might wait for room that never comes.
+        while !self.leaving {
             tokio::select! {
                 biased;
                 heard = signals.next() => self.act(heard),
@@ -204,7 +211,7 @@ impl Watch {
                 self.control.kill();
                 self.tell("killing the children".to_owned());
             }
-            Action::LeaveOutput => self.control.kill(),
+            Action::LeaveOutput => self.leaving = true,
             Action::Suspend => self.suspend(),
         }
     }
@@ -249,13 +256,18 @@ impl Watch {
     /// # Errors
     /// Those of standard output, a closed pipe apart.
     pub(crate) async fn leave(self, signals: &mut Signals) -> io::Result<Option<Exit>> {
-        let Self { out, err, mut policy, .. } = self;
+        let Self { out, err, mut policy, leaving, .. } = self;
         let mut printed = pin!(async {
             let result = out.finish().await;
             // Nobody can be told that standard error is gone.
             drop(err.finish().await);
             result
         });
+        if leaving {
+            // A reader that does read gets the end all the same.
+            let result = tokio::time::timeout(LAST_WORDS, &mut printed).await;
+            return result.unwrap_or(Ok(())).map(|()| policy.ended_by());
+        }
         loop {
             tokio::select! {
                 biased;
