@@ -279,6 +279,49 @@ mod tests {
     }
 
     #[test]
+    fn following_ends_with_the_run_and_misses_nothing() {
+        use delegate_core::store::{NewRun, Store};
+        const LIMIT: Duration = Duration::from_secs(30);
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path());
+        let id = delegate_protocol::RunId::random();
+        let new = NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 2 };
+        store.begin_run(new);
+        store.flush(LIMIT);
+        let existing = Store::open_existing(dir.path());
+        let run = existing.find_run("latest").unwrap();
+        assert_eq!(run.status, "running");
+
+        // The run writes and ends only after its follower has seen the first line.
+        struct Signalling(Vec<u8>, Option<std::sync::mpsc::Sender<()>>);
+        impl Write for Signalling {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.extend_from_slice(bytes);
+                drop(self.1.take());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (seen, first_line) = std::sync::mpsc::channel::<()>();
+        store.append(id, 1, Log::Stdout, b"one\n".to_vec());
+        let writer = std::thread::spawn(move || {
+            let gone = std::sync::mpsc::RecvTimeoutError::Disconnected;
+            assert_eq!(first_line.recv_timeout(LIMIT), Err(gone));
+            store.append(id, 1, Log::Stdout, b"two\n".to_vec());
+            store.end_run(id, "completed", Duration::from_secs(1));
+            store.flush(LIMIT);
+        });
+        let folder = |child| existing.child_dir(id, child);
+        let mut tail = Tail::new(folder, 0..2, &ALL, Form::Shown, true);
+        let mut out = Signalling(Vec::new(), Some(seen));
+        follow(&mut tail, &mut out, &existing, &run).unwrap().unwrap();
+        writer.join().unwrap();
+        assert_eq!(String::from_utf8(out.0).unwrap(), "==> 1 stdout <==\none\ntwo\n");
+    }
+
+    #[test]
     fn nothing_kept_is_seen() {
         let dir = folder(&[]);
         let mut tail = Tail::new(within(&dir), 0..2, &ALL, Form::Shown, true);
