@@ -1,0 +1,30 @@
+//! One file per verb. Each takes its arguments and the [`Context`](crate::cli::Context), and gives an
+//! exit code or a [`Fault`](crate::cli::fault::Fault).
+
+pub(crate) mod batch;
+pub(crate) mod completion;
+pub(crate) mod logs;
+pub(crate) mod man;
+pub(crate) mod run;
+pub(crate) mod runs;
+pub(crate) mod show;
+pub(crate) mod trust;
+pub(crate) mod watch;
+
+use delegate_core::config::Diagnostic;
+
+use crate::cli::args::ExecArgs;
+
+/// `delegate exec`: a word that people try.
+pub(crate) fn exec(args: &ExecArgs) -> Diagnostic {
+    let program = args.rest.first().map(|word| word.to_string_lossy());
+    Diagnostic {
+        code: "usage",
+        message: match program {
+            Some(program) => format!("there is no verb `exec`, so `{program}` was not started"),
+            None => "there is no verb `exec`".to_owned(),
+        },
+        hint: Some("did you mean `run`?".to_owned()),
+        ..Diagnostic::default()
+    }
+}

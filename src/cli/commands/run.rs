@@ -1,0 +1,158 @@
+//! `delegate run`: checks, starts and watches a batch, and prints how it ended. [`super::batch`] reads
+//! what is asked, [`super::watch`] waits; here are the steps in their order.
+
+use std::io::{self, BufWriter, Write as _};
+use std::time::Duration;
+
+use delegate_core::config::Loaded;
+use delegate_core::delegator::Delegator;
+use delegate_core::plan::Plan;
+use delegate_core::report::Report;
+use delegate_protocol::Status;
+
+use crate::cli::args::{OutputArgs, RunArgs};
+use crate::cli::commands::batch::{self, Input};
+use crate::cli::commands::watch::{Watch, Watched};
+use crate::cli::exit::{Ending, Exit};
+use crate::cli::fault::Fault;
+use crate::cli::printer::Printer;
+use crate::cli::render::Style;
+use crate::cli::render::explain::{self, Explained};
+use crate::cli::render::human::{self, Leftovers, Table};
+use crate::cli::render::live::Model;
+use crate::cli::signals::Signals;
+use crate::cli::{Context, warn, warn_of, write_out};
+
+/// For the last records of a run to reach the disk.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Runs a batch to its end.
+///
+/// # Errors
+/// Nothing was started, or the results could not be written.
+pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
+    let loaded = batch::settings(args, context)?;
+    loaded.notes.iter().for_each(|note| warn(note));
+    let Input { tasks, title } = Input::read(args)?;
+    let mut builder =
+        Delegator::builder().settings(loaded.settings.clone()).state_dir(&context.state_dir);
+    if let Some(isolation) = batch::isolation(args, &loaded) {
+        builder = builder.isolation(isolation);
+    }
+    let delegator = builder.build()?;
+    warn_of(delegator.store());
+    let batch = delegator.batch(tasks).title(title);
+    let plan = batch.plan()?;
+    if args.dry_run {
+        dry_run(args, &plan, &loaded, context)?;
+        return Ok(Exit::Done);
+    }
+    if args.explain {
+        let text = Explained::of(&plan, &loaded).text();
+        drop(io::stderr().lock().write_all(text.as_bytes()));
+    }
+    let headline = explain::headline(&plan, &loaded, context.err);
+    drop(plan); // it holds the tasks once more
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Fault::System("the loop of this command cannot be made", error))?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen()
+            .map_err(|error| Fault::System("signals cannot be listened for", error))?;
+        let run = batch.start().await?;
+        let short = delegator.store().short_id(run.id());
+        let err = Printer::new(BufWriter::new(io::stderr()));
+        let out = Printer::new(BufWriter::new(io::stdout()));
+        let places = loaded.settings.max_concurrent_children;
+        let mut watch = Watch::new(&run, args.output, places, context, out, err);
+        watch.begin(&format!("run {short}{}{headline}", context.err.dot()));
+        let Watched { report, model } = watch.follow(run, &mut signals, &delegator).await;
+        // So that the end of the run is on disk as well before this process leaves.
+        delegator.store().flush(LAST_WRITES);
+        let ending = Ending {
+            by_signal: None,
+            verified: report.verified_empty() && report.left_running().is_empty(),
+            durable: delegator.store().is_durable(),
+            all_completed: report.all_completed(),
+        };
+        let printed = Printed { report, model, hint: String::new() };
+        print_end(&watch, printed.with_hint(&short, context), args.output, context);
+        let by_signal = watch.leave(&mut signals).await.map_err(Fault::Output)?;
+        Ok(Ending { by_signal, ..ending }.exit())
+    })
+}
+
+fn dry_run(args: &RunArgs, plan: &Plan, loaded: &Loaded, context: &Context) -> Result<(), Fault> {
+    let explained = Explained::of(plan, loaded);
+    write_out(|to| {
+        if args.output.json || args.output.jsonl {
+            return explained.json(to, plan);
+        }
+        if args.explain {
+            to.write_all(explained.text().as_bytes())?;
+        }
+        writeln!(to, "{}", explain::headline(plan, loaded, context.out))?;
+        explain::tasks(to, plan, context.out)?;
+        writeln!(to, "nothing was started (--dry-run)")
+    })
+}
+
+/// What the end prints.
+struct Printed {
+    report: Report,
+    model: Model,
+    hint: String,
+}
+
+impl Printed {
+    /// Which verb shows more: the logs of the first task that did not complete, else the results.
+    fn with_hint(self, short: &str, context: &Context) -> Self {
+        let bad = self.report.statuses().iter().position(|status| *status != Status::Completed);
+        let mut hint = match bad {
+            Some(task) => format!("delegate logs {short} {task}"),
+            None => format!("delegate show {short}"),
+        };
+        if let Some(dir) = &context.state_flag {
+            hint.push_str(&format!(" --state-dir {}", dir.display()));
+        }
+        Self { hint, ..self }
+    }
+
+    fn ending(&self, style: Style) -> String {
+        let Self { report, hint, .. } = self;
+        let (left, verified) = (report.left_running(), report.verified_empty());
+        let left = Leftovers::of(left, verified, report.warnings());
+        human::ending(report.statuses(), report.total_duration(), left, hint, style)
+    }
+}
+
+/// Results to standard output. Where that is JSON, the ending goes to standard error.
+fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Context) {
+    for warning in printed.report.warnings() {
+        watch.tell(format!("warning: {}", crate::cli::render::text::escape(warning)));
+    }
+    if output.json || output.jsonl {
+        if !output.quiet {
+            watch.tell(printed.ending(context.err));
+        }
+        watch.print(move |mut to| {
+            printed.report.write_json(&mut to)?;
+            writeln!(to)
+        });
+        return;
+    }
+    let style = context.out;
+    watch.print(move |to| {
+        let Printed { report, model, .. } = &printed;
+        let (index, label) = (model.index_columns(), model.label_columns());
+        let table = Table { style, index, label };
+        if !output.quiet {
+            for outcome in report.results() {
+                table.row(to, model.label(outcome.task_index), &outcome)?;
+            }
+        }
+        writeln!(to, "{}", printed.ending(style))
+    });
+}

@@ -1,0 +1,153 @@
+//! A stream with a thread of its own, so that a reader that stands still (`| less`) holds up the
+//! batch, as it should, but neither Ctrl-C nor SIGTERM.
+
+use std::io::{self, Write};
+
+use tokio::sync::{mpsc, oneshot};
+
+/// Pieces that wait for the reader. Each is about one line; a slow reader is felt after this many.
+const WAITING: usize = 256;
+
+type Job = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+
+/// Writes jobs in order. After the first error (a closed pipe) the rest is dropped.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    jobs: mpsc::Sender<Job>,
+    done: oneshot::Receiver<io::Result<()>>,
+}
+
+impl Printer {
+    /// Over this writer.
+    pub(crate) fn new(mut to: impl Write + Send + 'static) -> Self {
+        let (jobs, mut waiting) = mpsc::channel::<Job>(WAITING);
+        let (ended, done) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut result = Ok(());
+            while let Some(job) = waiting.blocking_recv() {
+                if result.is_ok() {
+                    result = job(&mut to).and_then(|()| to.flush());
+                }
+            }
+            // Nobody listens when the command left without waiting for the reader.
+            drop(ended.send(result));
+        });
+        Self { jobs, done }
+    }
+
+    /// Waits until one more job has room. Cancel safe.
+    pub(crate) async fn ready(&self) {
+        // An error means that the thread is gone, and then nothing can be in the way.
+        drop(self.jobs.reserve().await);
+    }
+
+    /// Adds a job; drops it where there is no room. After [`Printer::ready`] there is.
+    pub(crate) fn print(
+        &self,
+        job: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+    ) {
+        drop(self.jobs.try_send(Box::new(job)));
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&self, line: String) {
+        self.print(move |to| writeln!(to, "{line}"));
+    }
+
+    /// Waits for the last job. A closed pipe is a reader that had enough, and no error.
+    ///
+    /// # Errors
+    /// The first one of the writer.
+    pub(crate) async fn finish(self) -> io::Result<()> {
+        drop(self.jobs);
+        forgive_closed_pipe(self.done.await.unwrap_or(Ok(())))
+    }
+}
+
+/// A closed pipe is a reader that had enough.
+///
+/// # Errors
+/// Every other one.
+pub(crate) fn forgive_closed_pipe(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc as std_mpsc;
+    use std::time::Duration;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(30), future).await.expect("it does not end")
+        })
+    }
+
+    #[test]
+    fn lines_arrive_in_order() {
+        let (reader, writer) = io::pipe().unwrap();
+        block_on(async {
+            let printer = Printer::new(writer);
+            for number in 0..1000 {
+                printer.ready().await;
+                printer.line(number.to_string());
+                if number % WAITING == WAITING - 1 {
+                    // The pipe holds all of it, so nobody has to read yet.
+                    printer.ready().await;
+                }
+            }
+            printer.finish().await.unwrap();
+        });
+        let text = io::read_to_string(reader).unwrap();
+        assert!(text.lines().eq((0..1000).map(|number| number.to_string())));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_quiet() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        block_on(async {
+            let printer = Printer::new(writer);
+            for _ in 0..WAITING * 2 {
+                printer.ready().await;
+                printer.line("x".into());
+            }
+            printer.finish().await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_that_stands_still_holds_up_ready_and_nothing_else() {
+        struct Stuck(std_mpsc::Receiver<()>);
+        impl Write for Stuck {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.recv().map_err(io::Error::other)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (release, stuck) = std_mpsc::channel();
+        block_on(async {
+            let printer = Printer::new(Stuck(stuck));
+            let mut sent = 0_usize;
+            let full = loop {
+                tokio::select! {
+                    () = printer.ready() => printer.line("x".into()),
+                    () = tokio::time::sleep(Duration::from_millis(200)) => break sent,
+                }
+                sent += 1;
+            };
+            assert!((WAITING..=WAITING + 2).contains(&full), "{full}");
+            printer.line("dropped, and nobody waits".into());
+            drop(release);
+            assert!(printer.finish().await.is_err());
+        });
+    }
+}
