@@ -24,6 +24,7 @@ use crate::greeting::{Greeting, Step};
 use crate::guard;
 use crate::link::{Incoming, Link, LinkError, Outgoing};
 use crate::outbox::Taken;
+use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::session::{Desk, Session, clock};
 
@@ -31,10 +32,10 @@ use crate::session::{Desk, Session, clock};
 const AGENT_STACK: usize = 8 * 1024 * 1024;
 
 /// What surrounds a child: how it starts programs, and what it says of itself.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Host {
-    /// Starts programs in this child's scope; `None` where ownership is not available.
-    pub owner: Option<ownership::Owner>,
+    /// Who starts programs in this child's scope.
+    pub owner: OwnerSource,
     /// Pid for the first frame; 0 in a thread.
     pub pid: u32,
     /// Version of the program.
@@ -135,7 +136,7 @@ fn hear(incoming: &mut dyn Incoming, token: &Token, start: &Sender<Start>) -> Op
 fn carry(
     outgoing: &mut dyn Outgoing,
     registry: &Registry,
-    owner: Option<ownership::Owner>,
+    owner: OwnerSource,
     spec: &Arc<TaskSpec>,
     desk: &Arc<Desk>,
 ) -> Result<(End, Account), LinkError> {

@@ -11,6 +11,7 @@ use crate::account::{Account, value_bytes};
 use crate::agent::Interrupted;
 use crate::cancel::{Reason, Token};
 use crate::outbox::Outbox;
+use crate::owner_source::OwnerSource;
 use crate::queue::MERGED_TEXT;
 use crate::tail::{clip, floor_char_boundary};
 
@@ -73,18 +74,14 @@ impl Desk {
 #[derive(Debug)]
 pub struct Session {
     spec: Arc<TaskSpec>,
-    owner: Option<ownership::Owner>,
+    owner: OwnerSource,
     desk: Arc<Desk>,
     #[cfg(test)]
     heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
 }
 
 impl Session {
-    pub(crate) fn new(
-        spec: Arc<TaskSpec>,
-        owner: Option<ownership::Owner>,
-        desk: Arc<Desk>,
-    ) -> Self {
+    pub(crate) fn new(spec: Arc<TaskSpec>, owner: OwnerSource, desk: Arc<Desk>) -> Self {
         Self {
             spec,
             owner,
@@ -204,7 +201,7 @@ impl Session {
     /// Starts programs that belong to this child and end with it.
     #[must_use]
     pub fn owner(&self) -> Option<&ownership::Owner> {
-        self.owner.as_ref()
+        self.owner.get()
     }
 
     fn content(&self, text: Option<&str>) {
@@ -241,7 +238,8 @@ mod tests {
         pub(crate) fn for_tests(change: impl FnOnce(&mut TaskSpec)) -> Self {
             let mut spec = sample(0, "a", "goal");
             change(&mut spec);
-            let mut session = Self::new(Arc::new(spec), None, Desk::new(Arc::default()));
+            let mut session =
+                Self::new(Arc::new(spec), OwnerSource::of(None), Desk::new(Arc::default()));
             let desk = Arc::clone(&session.desk);
             session.heard = Some(thread::spawn(move || drain(&desk)));
             session
@@ -272,7 +270,7 @@ mod tests {
     fn session(relay_events: bool) -> Session {
         let mut spec = sample(0, "a", "goal");
         spec.relay_events = relay_events;
-        Session::new(Arc::new(spec), None, Desk::new(Arc::default()))
+        Session::new(Arc::new(spec), OwnerSource::of(None), Desk::new(Arc::default()))
     }
 
     fn said(session: &Session) -> Vec<ChildEvent> {

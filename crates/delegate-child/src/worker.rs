@@ -12,6 +12,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::cancel::{Reason, Token};
 use crate::link::{self, LinkError};
+use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::serve::{Host, serve_until};
 
@@ -50,7 +51,7 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
         }
     };
     let host = Host {
-        owner: owner.ok().map(ownership::Owner::inherited),
+        owner: OwnerSource::of(owner.ok().map(ownership::Owner::inherited)),
         pid: std::process::id(),
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -56,7 +56,6 @@ fn failure(script: &str) -> String {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn the_goal_goes_in_and_stdout_without_its_last_newline_comes_out() {
     let (finish, answer) = sh("cat; echo; echo \"$DELEGATE_GOAL\"; echo");
     assert_eq!((finish.verdict, answer.as_str()), (Verdict::Completed, "the goal\nthe goal\n"));
@@ -69,7 +68,6 @@ fn the_goal_goes_in_and_stdout_without_its_last_newline_comes_out() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn no_output_is_an_answer_that_is_empty_on_purpose() {
     let (finish, answer) = sh("exit 0");
     assert_eq!((finish.verdict, answer.as_str()), (Verdict::Completed, ""));
@@ -77,7 +75,6 @@ fn no_output_is_an_answer_that_is_empty_on_purpose() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn other_ends_are_failures_with_the_last_of_stderr() {
     let error = failure("echo out; echo oops >&2; exit 3");
     assert!(error.contains("exit code 3") && error.ends_with("oops"), "{error}");
@@ -88,7 +85,6 @@ fn other_ends_are_failures_with_the_last_of_stderr() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn a_program_that_is_not_there_is_named_with_the_step() {
     let (_, finish, _) = rest(&mut begin(task(&["/nowhere/prog"], "")));
     let error = finish.error.unwrap();
@@ -101,20 +97,17 @@ fn a_program_that_is_not_there_is_named_with_the_step() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn no_argv_is_a_clear_failure() {
     let error = rest(&mut begin(task(&[], ""))).1.error.unwrap();
     assert!(error.contains("params.argv"), "{error}");
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn a_program_that_closes_its_stdout_is_waited_for() {
     assert!(failure("exec >&- 2>&-; sleep 0.2; exit 4").contains("exit code 4"));
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn a_grandchild_that_keeps_the_pipe_is_not_waited_for() {
     let start = Instant::now();
     let (finish, answer) = sh("sleep 60 & echo done");
@@ -123,7 +116,6 @@ fn a_grandchild_that_keeps_the_pipe_is_not_waited_for() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn an_interrupt_ends_the_program_and_keeps_its_text() {
     let mut parent = begin(task(&["sh", "-c", "echo partial; sleep 60"], ""));
     while !matches!(parent.next(), Some(ChildMessage::Event(ChildEvent::Text { .. }))) {}
@@ -135,7 +127,6 @@ fn an_interrupt_ends_the_program_and_keeps_its_text() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn half_a_gibibyte_arrives_whole_and_is_not_held_in_memory() {
     let bytes = 512_usize << 20;
     let script = format!("yes 0123456 | head -c {bytes}");
@@ -159,7 +150,6 @@ fn half_a_gibibyte_arrives_whole_and_is_not_held_in_memory() {
 }
 
 #[test]
-#[ignore = "needs a running supervisor"]
 fn an_output_over_the_limit_ends_the_program() {
     let mut task = task(&["yes"], "");
     task.max_result_bytes = 1 << 20;

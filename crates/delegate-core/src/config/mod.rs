@@ -114,6 +114,27 @@ pub struct Sources {
     pub flags: Vec<(String, String, String)>,
 }
 
+impl Sources {
+    /// The environment and the working directory of this process; no file and no flag.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self {
+            explicit: None,
+            cwd: std::env::current_dir().unwrap_or_default(),
+            env: process_env(),
+            flags: Vec::new(),
+        }
+    }
+}
+
+/// The environment of this process, as far as it is text.
+#[must_use]
+pub fn process_env() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 /// Who set a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -181,7 +181,7 @@ pub fn plan(
     tasks: Vec<Task>,
     settings: &Settings,
     asked: Option<Isolation>,
-    agents: &[String],
+    agents: Option<&[String]>,
 ) -> Result<Plan, StartError> {
     if tasks.is_empty() {
         return Err(StartError::EmptyBatch);
@@ -207,9 +207,10 @@ pub fn plan(
         ids: (0..count).map(SubagentId::random).collect(),
         nonce: uuid::Uuid::new_v4().as_fields().0,
     };
-    let known: BTreeSet<&str> = agents.iter().map(String::as_str).collect();
+    let known: Option<BTreeSet<&str>> =
+        agents.map(|agents| agents.iter().map(String::as_str).collect());
     for index in 0..plan.tasks.len() {
-        check(index, &mut plan.tasks[index], &known)?;
+        check(index, &mut plan.tasks[index], known.as_ref())?;
         // One spec at a time: it is dropped again, so memory stays that of the task list.
         plan.spec(index)
             .check_crossing()
@@ -219,11 +220,13 @@ pub fn plan(
 }
 
 /// What is wrong with one task in itself.
-fn check(index: usize, task: &mut Task, known: &BTreeSet<&str>) -> Result<(), StartError> {
+fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
     if task.goal.trim().is_empty() {
         return Err(StartError::BlankGoal { task: index });
     }
-    if !known.contains(task.agent.as_str()) {
+    if let Some(known) = known
+        && !known.contains(task.agent.as_str())
+    {
         return Err(StartError::UnknownAgent {
             task: index,
             goal: shorten(&task.goal, SHOWN_GOAL),
