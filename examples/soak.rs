@@ -3,6 +3,7 @@
 //!
 //! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
 //! is missing or wrong, a zombie or a process is left, or descriptors have leaked.
+#![expect(clippy::print_stdout, reason = "an example talks to whoever started it")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -76,7 +77,12 @@ fn host() -> Result<(), Box<dyn Error>> {
         took.as_secs_f64(),
         children as f64 / took.as_secs_f64()
     );
-    println!("before: {before:?}\nafter:  {after:?}");
+    for (when, seen) in [("before", &before), ("after", &after)] {
+        let Seen { descriptors, zombies, resident_kib } = seen;
+        println!(
+            "{when}: {descriptors} descriptors, {zombies} zombies, {resident_kib} KiB resident"
+        );
+    }
     if after.zombies > 0 || after.descriptors > before.descriptors {
         return Err("something was left behind".into());
     }
@@ -111,7 +117,6 @@ fn run(
 }
 
 /// What must not grow.
-#[derive(Debug)]
 struct Seen {
     descriptors: usize,
     zombies: usize,

@@ -166,7 +166,7 @@ mod tests {
             Task::new("a", "second").timeout(Duration::from_secs(5)),
         ];
         let asked = Some(plan::Isolation::Thread);
-        plan::plan(tasks, &loaded().settings, asked, &["a".to_owned()]).unwrap()
+        plan::plan(tasks, &loaded().settings, asked, Some(&["a".to_owned()])).unwrap()
     }
 
     #[test]

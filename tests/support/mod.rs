@@ -1,0 +1,103 @@
+//! What every integration suite needs: delegators over both executors with a state directory of their
+//! own, helper programs, and waiting for facts with a deadline.
+#![allow(dead_code, reason = "each suite uses its part")]
+#![allow(clippy::allow_attributes, reason = "an expectation would fail in the suite that uses all")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use delegate_runtime::{Isolation, Outcome, Report, Task, Value, blocking, config::Settings};
+
+/// Both executors: every behaviour must be the same over each.
+pub const BOTH: [Isolation; 2] = [Isolation::Thread, Isolation::Process];
+
+/// Longest wait for a fact. Generous: it only bounds a failing test.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A delegator with a state directory that goes with it.
+pub struct Rig {
+    pub delegator: blocking::Delegator,
+    pub state: tempfile::TempDir,
+}
+
+/// A rig with settings.
+pub fn rig_with(isolation: Isolation, settings: Settings) -> Rig {
+    let state = tempfile::tempdir().unwrap();
+    let delegator = blocking::Delegator::builder()
+        .isolation(isolation)
+        .settings(settings)
+        .state_dir(state.path())
+        .build()
+        .unwrap();
+    Rig { delegator, state }
+}
+
+/// A rig with default settings.
+pub fn rig(isolation: Isolation) -> Rig {
+    rig_with(isolation, Settings::default())
+}
+
+/// Runs a batch to its end and gives the results in task order.
+pub fn run(rig: &Rig, tasks: impl IntoIterator<Item = Task>) -> (Vec<Outcome>, Report) {
+    let report = rig.delegator.batch(tasks).run().unwrap();
+    let outcomes = report.results().collect();
+    (outcomes, report)
+}
+
+/// A task for the `command` agent.
+pub fn command<S: Into<String>>(goal: &str, argv: impl IntoIterator<Item = S>) -> Task {
+    let argv = argv.into_iter().map(|text| Value::Text(text.into())).collect();
+    Task::new("command", goal).params(Value::Map([("argv".to_owned(), Value::List(argv))].into()))
+}
+
+/// A helper program of `examples/helpers`, as cargo built it for this test run.
+pub fn helper(name: &str) -> String {
+    let mut path: PathBuf = std::env::current_exe().unwrap();
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    path.push("examples");
+    path.push(format!("helper-{name}"));
+    assert!(path.exists(), "{} is missing: cargo test builds it with the examples", path.display());
+    path.to_str().unwrap().to_owned()
+}
+
+/// Waits for a fact; panics with `what` when it does not come within [`LIMIT`].
+pub fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = fact() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {LIMIT:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process by number and start time: the number alone may be somebody else's by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub pid: u32,
+    pub start: u64,
+}
+
+/// Field 22 of /proc/PID/stat (man 5 proc), and the state.
+fn stat(pid: u32) -> Option<(char, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let rest: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    Some((rest.first()?.chars().next()?, rest.get(19)?.parse().ok()?))
+}
+
+impl Identity {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Option<Self> {
+        stat(pid).map(|(_, start)| Self { pid, start })
+    }
+
+    /// Whether it still runs; a zombie is gone.
+    pub fn is_alive(self) -> bool {
+        stat(self.pid).is_some_and(|(state, start)| start == self.start && state != 'Z')
+    }
+}
