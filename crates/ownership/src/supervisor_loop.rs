@@ -235,7 +235,7 @@ impl Loop {
                 Look::Dead(dead) => dead,
             };
             let registry = self.machine.registry();
-            let children = self.source.children(identity::own_pid());
+            let children = self.source.own_children();
             // The dead one itself may be unlisted by now where the list is a scan.
             let unknown: Vec<_> = children
                 .into_iter()
@@ -275,6 +275,7 @@ impl Loop {
                         self.feed(Event::Request { line: scope, request, fds });
                     }
                 }
+                Ok(Received::Bodiless { id }) => self.feed(Event::Unreadable { line: scope, id }),
                 Ok(Received::Junk) => {}
                 Err(Errno::AGAIN) => return,
                 Ok(Received::End) | Err(_) => return self.close(scope),

@@ -183,7 +183,7 @@ impl Loop {
         let Some(control) = self.lines.get_mut(&ScopeId::ALL) else { return };
         // Fails only on a line without a peer.
         let _ = rustix::net::shutdown(&control.socket, rustix::net::Shutdown::Read);
-        while let Ok(Received::Record { .. } | Received::Junk) =
+        while let Ok(Received::Record { .. } | Received::Bodiless { .. } | Received::Junk) =
             line::receive(control.socket.as_fd(), &mut self.buffer, false)
         {}
         control.waiting.push_back((Reply::Leaving.encode(), None));
