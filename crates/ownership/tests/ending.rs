@@ -137,8 +137,10 @@ fn a_grandchild_that_keeps_the_pipe_is_ended_with_its_scope() {
 fn pausing_stops_all_of_a_scope_and_resuming_continues_it() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = owner();
-    let (child, _events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, "sleep 600"]));
-    let mut members = ["session", "daemon"].map(|name| recorded(dir.path(), name)).to_vec();
+    // The shell sleeps in state D while what it starts is stopped before its exec: not until then.
+    let last = r#"sh -c 'echo $$ > "$DIR/last"; exec sleep 600'; "#;
+    let (child, _events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, last]));
+    let mut members = ["session", "daemon", "last"].map(|n| recorded(dir.path(), n)).to_vec();
     members.push(Identity::of(child.pid().cast_signed()).expect("child"));
     let all = |state: &str| members.iter().all(|m| m.state().as_deref() == Some(state));
     child.pause();
