@@ -22,8 +22,7 @@ const DAEMON: &str = r#"(setsid sh -c 'echo $$ > "$DIR/daemon"; exec sleep 600' 
 const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$DIR/stubborn"; exec sleep 600' & "#;
 const STOPPED: &str =
     r#"setsid sh -c 'echo $$ > "$DIR/stopped"; kill -STOP $$; exec sleep 600' & "#;
-const READY: &str =
-    r#"while ! [ -s "$DIR/session" ] || ! [ -s "$DIR/daemon" ]; do sleep 0.01; done; "#;
+const WHEN_TOLD: &str = r#"while ! [ -e "$DIR/go" ]; do sleep 0.01; done; "#;
 
 fn script(dir: &Path, parts: &[&str]) -> Spawn {
     shell(&parts.concat()).env("DIR", dir).grace(GRACE)
@@ -39,8 +38,10 @@ fn gone(who: &[Identity]) {
 fn what_a_child_leaves_is_ended_and_named() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = owner();
-    let (child, events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, READY, "exit 3"]));
+    let (child, events) =
+        start(&owner, script(dir.path(), &[SESSION, DAEMON, WHEN_TOLD, "exit 3"]));
     let members = ["session", "daemon"].map(|name| recorded(dir.path(), name));
+    fs::write(dir.path().join("go"), "").expect("write");
     assert_eq!(child.wait().expect("exit").status, ExitStatus::Code(3));
     let empty = child.wait_empty().expect("empty");
     gone(&members);
