@@ -221,3 +221,12 @@ fn this_program_runs_again_although_its_file_is_gone() {
     let text = output(&owner, spawn);
     assert!(text.contains("this_program_runs_again"), "{text}");
 }
+
+#[test]
+fn the_default_owner_is_set_once() {
+    assert!(ownership::spawn_owned(shell("true")).is_err(), "none is set");
+    assert!(ownership::owner::set_default(owner()));
+    assert!(!ownership::owner::set_default(owner()), "the first call wins");
+    let child = ownership::spawn_owned(shell("exit 9")).expect("spawn");
+    assert_eq!(child.wait().expect("exit").status, ExitStatus::Code(9));
+}
