@@ -125,6 +125,8 @@ fn rb_16_no_zombie_stays_among_owner_supervisor_and_workers() {
     let forker = json!({"argv": [helper("forker"), "leave"]});
     let tasks: Vec<_> = (0..250)
         .map(|number| match number % 10 {
+            // Long enough to tell who its supervisor is.
+            _ if number == 0 => step(&Step::Sleep(500)),
             0 => task("command", "forker", forker.clone()),
             1 => task("command", "false", json!({"argv": ["false"]})),
             2 => step(&Step::Panic("on purpose".to_owned())),
@@ -132,6 +134,7 @@ fn rb_16_no_zombie_stays_among_owner_supervisor_and_workers() {
         })
         .collect();
     let mut owner = OwnerProgram::start(&tasks, &json!({"places": 8, "grace_seconds": 1}));
+    owner.started();
     let supervisor = owner.supervisor().pid;
     let mut first_seen: HashMap<u32, Instant> = HashMap::new();
     let report = loop {

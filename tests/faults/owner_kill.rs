@@ -86,11 +86,16 @@ fn killed_while_a_child_has_not_greeted() {
     let worker = wait_for("the worker", || {
         Identity::of(std::fs::read_to_string(&pid).ok()?.trim().parse().ok()?)
     });
-    let supervisor = owner.supervisor();
+    let supervisor = parent(worker);
     owner.signal(Signal::KILL);
     owner.wait();
     wait_gone(&[worker, supervisor]);
     assert_eq!(record(&owner, &run).status, "unknown");
+}
+
+fn parent(process: Identity) -> Identity {
+    let fields = crate::program::stat(process.pid).unwrap();
+    Identity::of(fields[1].parse().unwrap()).unwrap()
 }
 
 #[test]
@@ -120,20 +125,21 @@ fn killed_while_a_child_sends_64_mib() {
     wait_gone(&[worker, supervisor]);
 }
 
-/// Stops the owner, opens the gate, and waits until the child has written something.
+/// Stops the owner, opens the gate, and waits until the agent has handed its answer over: the rest is
+/// sending, and nobody takes it.
 pub(crate) fn stop_and_let_send(owner: &OwnerProgram, worker: Identity, gate: &std::path::Path) {
     owner.signal(Signal::STOP);
     wait_for("the owner stands still", || (state(owner.pid())? == 'T').then_some(()));
-    let before = written(worker);
+    assert!(has_agent_thread(worker), "the agent waits for the gate");
     open_gate(gate);
-    wait_for("the first bytes", || (written(worker) > before + 64 * 1024).then_some(()));
+    wait_for("the agent is done", || (!has_agent_thread(worker)).then_some(()));
+    assert!(worker.is_alive(), "64 MiB fit into no socket");
 }
 
-/// Bytes that a process has written (man 5 proc, `io`).
-fn written(process: Identity) -> u64 {
-    let io = std::fs::read_to_string(format!("/proc/{}/io", process.pid)).unwrap();
-    let written = io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap();
-    written.parse().unwrap()
+fn has_agent_thread(worker: Identity) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", worker.pid)).unwrap();
+    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
+    threads.flatten().filter_map(|thread| name(thread).ok()).any(|name| name.trim() == "agent")
 }
 
 #[test]

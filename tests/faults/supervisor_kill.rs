@@ -52,7 +52,12 @@ fn a_killed_supervisor_costs_the_running_children_and_nothing_else() {
     assert_alive(&[worker]);
     let next = owner.supervisor();
     assert_ne!(next, supervisor);
-    owner.text("waiting");
+    let (mut early, mut waiting) = (false, 0);
+    owner.expect("the same once more", |line| {
+        early |= line["event"] == "subagent.complete";
+        waiting += u32::from(line["text"] == "waiting");
+        (early && waiting == 2).then_some(())
+    });
     owner.tell("interrupt");
     let report = owner.report();
     assert_eq!(report["verified_empty"], true, "{report}");

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use delegate_child::link::{Next, ParentHalf, Refused};
@@ -59,7 +59,9 @@ impl LineReader {
     ) -> io::Result<bool> {
         match self {
             Self::Socket(socket) => {
+                let socket: &UnixStream = (*socket).as_ref();
                 read_ready(
+                    socket.as_fd(),
                     over,
                     async || socket.readable().await,
                     |buffer| socket.try_read(buffer),
@@ -127,6 +129,7 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
     };
     loop {
         let next = read_ready(
+            pipe.as_fd(),
             &mut over,
             async || pipe.readable().await,
             |buffer| pipe.try_read(buffer),
@@ -146,6 +149,7 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
 /// Waits for bytes and takes one read of them; `false` at the end of the stream, or when the child
 /// is over and nothing can be read.
 async fn read_ready(
+    fd: BorrowedFd<'_>,
     over: &mut Over,
     readable: impl AsyncFn() -> io::Result<()>,
     mut try_read: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -155,7 +159,10 @@ async fn read_ready(
         // Asked before the read: what came before the end was said is then surely seen.
         let last_look = *over.borrow();
         let result = SCRATCH.with_borrow_mut(|buffer| {
-            let count = try_read(buffer)?;
+            // `try_read` believes the reactor, which may not have looked yet; the last look asks the
+            // system itself.
+            let count =
+                if last_look { rustix::io::read(fd, &mut **buffer)? } else { try_read(buffer)? };
             take(&buffer[..count]);
             Ok::<_, io::Error>(count)
         });
@@ -170,5 +177,35 @@ async fn read_ready(
                 _changed = over.changed() => {}
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use tokio::sync::watch;
+
+    /// RB-61: the end is known before the reactor has seen the bytes. Nothing here lets it look.
+    #[test]
+    fn the_last_look_sees_what_the_reactor_has_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let _entered = runtime.enter();
+        let (mut reader, _writer) = split(Line::Socket(near), &Arc::default()).unwrap();
+        let bytes = vec![7; READ + READ / 2];
+        far.write_all(&bytes).unwrap();
+        let (_tell, mut over) = watch::channel(true);
+        let mut seen = Vec::new();
+        loop {
+            let next = reader.read(&mut over, |part| seen.extend_from_slice(part));
+            // The far end is open: only "nothing more" ends this.
+            match crate::run::block_on(next) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(seen, bytes);
     }
 }
