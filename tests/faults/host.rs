@@ -205,17 +205,14 @@ fn rb_54_a_storm_of_stops_while_spawning_leaves_nobody_stuck() {
 /// held by a sibling that waits.
 #[test]
 fn rb_56_a_start_with_64_mib_of_parameters_waits_for_no_child() {
-    let settings = delegate_runtime::config::Settings {
-        max_concurrent_children: 1,
-        ..Default::default()
-    };
+    let settings =
+        delegate_runtime::config::Settings { max_concurrent_children: 1, ..Default::default() };
     let rig = crate::support::rig_with(Isolation::Process, settings);
     let big = "b".repeat(64 << 20);
     let tasks = [
         Task::of::<Stepper>("wait", Step::Wait),
-        Task::new("step", "big").params(Value::Map(
-            [("Answer".to_owned(), Value::Text(big))].into(),
-        )),
+        Task::new("step", "big")
+            .params(Value::Map([("Answer".to_owned(), Value::Text(big))].into())),
     ];
     let mut batch = rig.delegator.batch(tasks).start().unwrap();
     let control = batch.control();

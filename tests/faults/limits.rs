@@ -159,8 +159,7 @@ fn rb_23_a_thread_that_does_not_return_is_called_abandoned_and_not_killed() {
 fn rb_26_a_worker_that_never_greets_has_a_limit_and_a_cause_of_its_own() {
     let script = "echo this is why it hangs >&2; exec sleep 600";
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-    let settings =
-        Settings { worker_command: Some(command), start_timeout: SECOND, ..hasty() };
+    let settings = Settings { worker_command: Some(command), start_timeout: SECOND, ..hasty() };
     let rig = rig_with(Isolation::Process, settings);
     let (outcomes, report) = run(&rig, [Task::new("any", "goal").timeout(60 * SECOND)]);
     let outcome = &outcomes[0];

@@ -80,8 +80,7 @@ fn killed_while_a_child_has_not_greeted() {
     let pid = folder.path().join("pid");
     let script = r#"echo $$ > "$0.new"; mv "$0.new" "$0"; exec sleep 600"#;
     let command = json!(["sh", "-c", script, pid]);
-    let mut owner =
-        OwnerProgram::start(&[step(&Step::Wait)], &json!({"worker_command": command}));
+    let mut owner = OwnerProgram::start(&[step(&Step::Wait)], &json!({"worker_command": command}));
     let run = owner.run_id();
     let worker = wait_for("the worker", || {
         Identity::of(std::fs::read_to_string(&pid).ok()?.trim().parse().ok()?)

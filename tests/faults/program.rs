@@ -223,8 +223,7 @@ pub(crate) fn index(event: &Value) -> u32 {
 /// Every task of `tasks` has exactly one Complete among these lines.
 pub(crate) fn assert_one_complete_each(lines: &[Value], tasks: u32) {
     for task in 0..tasks {
-        let complete =
-            |line: &&Value| line["event"] == "subagent.complete" && index(line) == task;
+        let complete = |line: &&Value| line["event"] == "subagent.complete" && index(line) == task;
         assert_eq!(lines.iter().filter(complete).count(), 1, "task {task} in {lines:?}");
     }
 }

@@ -31,9 +31,7 @@ fn rb_62_a_worker_that_cannot_be_executed_has_phase_errno_and_path() {
     fs::write(&alien, [0_u8; 64]).unwrap();
     fs::set_permissions(&alien, fs::Permissions::from_mode(0o755)).unwrap();
     let gone = folder.path().join("gone");
-    for (path, errno) in
-        [(&gone, Errno::NOENT), (&plain, Errno::ACCESS), (&alien, Errno::NOEXEC)]
-    {
+    for (path, errno) in [(&gone, Errno::NOENT), (&plain, Errno::ACCESS), (&alien, Errno::NOEXEC)] {
         let outcome = worker(path);
         assert_eq!((outcome.status, outcome.pid), (Status::Error, None), "{outcome:?}");
         let cause = Cause::StartFailed {

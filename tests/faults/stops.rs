@@ -76,7 +76,10 @@ fn rb_28_a_stop_at_any_moment_gives_one_record_each_interrupted_or_completed() {
             }
             assert!(report.verified_empty(), "{isolation:?} {:?}", report.warnings());
         }
-        assert!(seen.iter().all(|count| *count > 0), "{isolation:?}: both kinds were met: {seen:?}");
+        assert!(
+            seen.iter().all(|count| *count > 0),
+            "{isolation:?}: both kinds were met: {seen:?}"
+        );
     }
 }
 
@@ -249,7 +252,11 @@ fn a_consumer_that_stops_reading_slows_no_other_batch() {
             Isolation::Thread => Some(rig.delegator.batch(many).start().unwrap()),
             _ => None,
         };
-        let mut talker = rig.delegator.batch([command("talk", [helper("chatty").as_str(), "lines", "300000"])]).start().unwrap();
+        let mut talker = rig
+            .delegator
+            .batch([command("talk", [helper("chatty").as_str(), "lines", "300000"])])
+            .start()
+            .unwrap();
         assert!(talker.events().any(|event| matches!(event, Event::Text { .. })));
         let began = Instant::now();
         let quick = (0..20).map(|n| Task::of::<Stepper>("b", Step::Answer(n.to_string())));

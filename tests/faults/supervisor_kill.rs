@@ -29,17 +29,18 @@ fn a_killed_supervisor_costs_the_running_children_and_nothing_else() {
         (early && workers.len() == 2).then_some(())
     });
     let supervisor = owner.supervisor();
-    let workers: Vec<Identity> = crate::program::children_of(supervisor.pid)
-        .into_iter()
-        .filter_map(Identity::of)
-        .collect();
+    let workers: Vec<Identity> =
+        crate::program::children_of(supervisor.pid).into_iter().filter_map(Identity::of).collect();
     assert_eq!(workers.len(), 2);
     signal(supervisor, Signal::KILL);
     let report = owner.report();
     assert_one_complete_each(owner.seen(), 3);
     wait_gone(&workers);
     let results = &report["results"];
-    assert_eq!((&results[0]["status"], &results[0]["summary"]), (&json!("completed"), &json!("early")));
+    assert_eq!(
+        (&results[0]["status"], &results[0]["summary"]),
+        (&json!("completed"), &json!("early"))
+    );
     for index in [1, 2] {
         assert_eq!(results[index]["cause"]["kind"], "lost", "{}", results[index]);
         assert_eq!(results[index]["status"], "error", "{}", results[index]);

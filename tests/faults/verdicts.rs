@@ -83,12 +83,7 @@ fn agent_rows() -> Vec<Row> {
             ExitReason::Completed,
             "it gave no answer",
         ),
-        row(
-            step(Step::Empty { on_purpose: true }),
-            Status::Completed,
-            ExitReason::Completed,
-            "",
-        ),
+        row(step(Step::Empty { on_purpose: true }), Status::Completed, ExitReason::Completed, ""),
         row(
             step(Step::Answer("(empty)".to_owned())),
             Status::Failed,
@@ -148,7 +143,8 @@ fn rb_52_a_worker_that_ends_under_its_agent_has_the_cause_of_its_process() {
 #[test]
 fn rb_52_a_worker_of_another_make_that_breaks_the_protocol_is_named() {
     let goal = |goal: &str| Task::new("garbler", goal);
-    let error = |goal_text: &str, text| row(goal(goal_text), Status::Error, ExitReason::Error, text);
+    let error =
+        |goal_text: &str, text| row(goal(goal_text), Status::Error, ExitReason::Error, text);
     let rows = vec![
         error("garbage", "broke the protocol"),
         error("half-frame", "broke the protocol"),
@@ -174,7 +170,8 @@ fn rb_52_a_worker_of_another_make_that_breaks_the_protocol_is_named() {
 
 #[test]
 fn rb_59_words_of_failure_in_the_output_are_only_words() {
-    let text = "error: timeout, panicked at src/lib.rs, signal 9 (SIGKILL), interrupted, setTimeout(1)";
+    let text =
+        "error: timeout, panicked at src/lib.rs, signal 9 (SIGKILL), interrupted, setTimeout(1)";
     let script = format!("echo '{text}'; echo '{text}' >&2");
     for isolation in BOTH {
         let rig = rig(isolation);

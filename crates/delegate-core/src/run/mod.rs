@@ -140,7 +140,10 @@ impl std::fmt::Debug for Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if self.report.is_some() {
-            self.control().interrupt();
+            let control = self.control();
+            // A stopped worker hears nothing, and stopped clocks would never end it.
+            control.resume();
+            control.interrupt();
             self.delivery.close();
         }
     }
