@@ -16,7 +16,12 @@
 //! What is killed belongs to an owner program of its own (`program`), so that the supervisor of this
 //! test binary is never hurt.
 #![expect(clippy::disallowed_methods, reason = "tests start programs, wait and read the clock")]
-#![expect(clippy::exit, clippy::print_stderr, reason = "an agent that ends badly is part of it")]
+#![expect(clippy::unwrap_used, clippy::wildcard_enum_match_arm, reason = "a failure is a panic")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test tells its seed and its skips"
+)]
 
 #[path = "../support/step.rs"]
 mod step;
