@@ -150,9 +150,7 @@ fn rb_51_a_start_error_starts_nothing() {
 #[test]
 fn rb_50_a_key_shows_itself_nowhere() {
     const CANARY: &str = "sk-canary-0123456789";
-    let rig = rig(Isolation::Thread);
-    let plan = rig_plan(&rig);
-    let mut spec = plan.spec(0);
+    let mut spec = plan().spec(0);
     spec.routing.api_key = Some(delegate_protocol::routing::ApiKey::new(CANARY.to_owned()));
     assert!(!format!("{spec:?}").contains(CANARY));
     let stored = serde_json::to_string(&spec.without_secrets()).unwrap();
@@ -160,10 +158,11 @@ fn rb_50_a_key_shows_itself_nowhere() {
     assert!(serde_json::to_string(&spec).unwrap().contains(CANARY), "the line does carry it");
 }
 
-fn rig_plan(_rig: &crate::support::Rig) -> delegate_runtime::Plan {
-    let settings = Settings::default();
+fn plan() -> delegate_runtime::Plan {
     let task = Task::of::<Stepper>("answer", Step::Answer("x".to_owned()));
-    delegate_runtime::plan::plan(vec![task], &settings, Some(Isolation::Thread), None).unwrap()
+    let means = delegate_runtime::plan::Means { agents: None, has_worker: false };
+    let settings = Settings::default();
+    delegate_runtime::plan::plan(vec![task], &settings, Some(Isolation::Thread), means).unwrap()
 }
 
 /// Parameters and context travel on the line: neither argv nor environment of a worker, nor anything

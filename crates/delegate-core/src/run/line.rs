@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, watch};
+use tokio::task::coop::consume_budget;
 
 use crate::launch::Line;
 
@@ -64,6 +65,7 @@ impl LineReader {
                 read_ready(over, ready, |buffer| socket.try_read(buffer), stream, take).await
             }
             Self::Memory(half, wake) => loop {
+                consume_budget().await;
                 let woken = wake.notified();
                 let last_look = *over.borrow();
                 match half.try_next() {
@@ -141,6 +143,9 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
 ///
 /// The last look asks the kernel: the runtime answers "nothing there" from what it has heard so far,
 /// and it may not have heard yet of the last bytes of a child that left behind them.
+///
+/// A child that talks faster than we read never lets a read wait; so that it holds up nobody else of
+/// this thread, deadlines and kills least of all, every read takes from the task's budget.
 async fn read_ready(
     over: &mut Over,
     readable: impl AsyncFn() -> io::Result<()>,
@@ -149,6 +154,7 @@ async fn read_ready(
     mut take: impl FnMut(&[u8]),
 ) -> io::Result<bool> {
     loop {
+        consume_budget().await;
         // Asked before the read: what came before the end was said is then surely seen.
         let last_look = *over.borrow();
         let result = SCRATCH.with_borrow_mut(|buffer| {
@@ -203,6 +209,26 @@ mod tests {
             drain(ours.into(), watch::channel(true).1, |bytes| seen.extend_from_slice(bytes)).await;
             assert_eq!(seen, b"last words");
             drop(theirs);
+        });
+    }
+
+    #[test]
+    fn rb_17_a_line_that_is_never_empty_lets_others_have_their_turn() {
+        runtime().block_on(async {
+            let (_ours, fd) = io::pipe().unwrap();
+            let mut over = watch::channel(false).1;
+            let endless = async {
+                for _ in 0..100_000 {
+                    let ready = async || Ok(());
+                    let next = read_ready(&mut over, ready, |_| Ok(1), &fd, |_| {});
+                    assert!(next.await.unwrap());
+                }
+            };
+            tokio::select! {
+                biased;
+                () = endless => panic!("it never gave way"),
+                () = std::future::ready(()) => {}
+            }
         });
     }
 }
