@@ -1,0 +1,26 @@
+//! The `delegate` command as somebody meets it: the real program, real processes, real terminals.
+//!
+//! `rig` gives every test a home of its own; each other module is one topic.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests start the command itself, and wait for facts with a deadline"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod batch_files;
+mod codes;
+mod death;
+mod documents;
+mod help;
+mod hostile;
+mod many;
+mod output;
+mod records;
+mod rig;
+mod settings;
+mod signals;
+mod stock;
+mod terminal;
+mod trust;
