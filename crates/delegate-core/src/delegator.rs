@@ -256,7 +256,7 @@ impl Delegator {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
-        Ok(Run::new(run, plan, delivery, control, report))
+        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
     }
 }
 

@@ -115,7 +115,7 @@ impl Client {
         let mut state = lock(&self.state);
         state.last_id += 1;
         let id = state.last_id;
-        let bytes = line::pack(request(id).encode(), &mut fds)
+        let bytes = line::pack(request(id).encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
         let packed = Arc::new(Packed { bytes, fds });
@@ -193,7 +193,9 @@ impl Client {
                     Some(reply) => self.take(reply, fds.into_iter().next()),
                     None => tracing::warn!(bytes = bytes.len(), "record not understood"),
                 },
-                Ok(Received::Junk) => tracing::warn!("truncated record"),
+                Ok(Received::Bodiless { .. } | Received::Junk) => {
+                    tracing::warn!("truncated record")
+                }
                 Ok(Received::End) | Err(_) => break,
             }
             if left {

@@ -5,6 +5,11 @@
 //! forks do not escape; it watches the owner through a pidfd and, when the owner is gone in any way,
 //! ends all of its descendants and leaves only when the kernel says that none is left.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
+)]
+
 pub mod inherit;
 pub mod owner;
 pub mod program;

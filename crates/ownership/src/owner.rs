@@ -1,5 +1,5 @@
 //! The owning side: starts the supervisor when it is first needed, asks it, and hands out what comes
-//! back. What travels and who reads it is in [`crate::client`].
+//! back. What travels and who reads it is in the `client` module.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -212,6 +212,13 @@ impl Registry {
         self.scopes.len() == 1 && self.orphans.is_empty()
     }
 
+    /// Something died, somewhere.
+    pub(crate) fn progress(&mut self, now: Instant) {
+        for ladder in self.scopes.values_mut().filter_map(|scope| scope.ladder.as_mut()) {
+            ladder.progress(now);
+        }
+    }
+
     /// The earliest time at which a ladder has something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.scopes.values().filter_map(|scope| scope.ladder.as_ref()).map(Ladder::due).min()

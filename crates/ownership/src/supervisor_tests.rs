@@ -269,6 +269,7 @@ fn events() -> Vec<Event> {
             ask(line.0, Request::Resume { id: 1 }),
             // Descriptors are missing.
             ask(line.0, order(4, GRACE)),
+            Event::Unreadable { line, id: 9 },
             Event::Started { scope, pid: 400 },
             Event::Failed { scope, failure },
             Event::Opened { scope },
