@@ -105,8 +105,11 @@ fn three_when_the_disk_fills_up_while_a_run_goes_on() {
     assert_eq!(report["durable"], false, "{}", said.err);
     assert_eq!(report["results"][0]["summary"], "kept me");
     assert_eq!(report["results"][1]["summary"].as_str().unwrap().len(), 300_000);
-    assert_eq!(said.err.matches("warning:").count(), 1, "once, not twice:\n{}", said.err);
-    said.says("0 processes left");
+    // Logs may be the first that the disk refuses; then outcomes are worth a word of their own.
+    for what in ["kept in memory only", "not all output and events"] {
+        assert!(said.err.matches(what).count() <= 1, "once, not twice:\n{}", said.err);
+    }
+    said.says("kept in memory only").says("0 processes left");
 }
 
 #[test]

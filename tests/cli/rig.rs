@@ -206,7 +206,7 @@ impl Running {
             if std::time::Instant::now() > deadline {
                 if let Some(identity) = identity.filter(|identity| identity.is_alive()) {
                     let pid = Pid::from_raw(i32::try_from(identity.pid).unwrap()).unwrap();
-                    drop(rustix::process::kill_process(pid, Signal::KILL));
+                    let _gone = rustix::process::kill_process(pid, Signal::KILL);
                 }
                 panic!("the command did not end");
             }

@@ -183,6 +183,12 @@ impl Batch {
         self
     }
 
+    /// Its tasks in order.
+    #[must_use]
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
     /// The decisions, without starting anything.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::frame;
+use crate::frame::{self, FrameError};
 
 /// Plain data without a fixed shape. Map keys are text.
 ///
@@ -51,7 +51,11 @@ impl Value {
     /// When a map key is not text, or a part refuses to be serialized.
     pub fn from_typed<T: Serialize + ?Sized>(typed: &T) -> Result<Self, ValueError> {
         let bytes = frame::to_bytes(typed).map_err(|error| ValueError(error.to_string()))?;
-        frame::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
+        frame::from_bytes(&bytes).map_err(|error| match error {
+            // There is no frame here that anybody sent.
+            FrameError::Undecodable { reason, .. } => ValueError(reason),
+            other => ValueError(other.to_string()),
+        })
     }
 
     /// Turns this value into a Rust type.
@@ -60,7 +64,11 @@ impl Value {
     /// When a field is missing, unknown or of another type; the text names it.
     pub fn to_typed<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
         let bytes = frame::to_bytes(self).map_err(|error| ValueError(error.to_string()))?;
-        frame::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
+        frame::from_bytes(&bytes).map_err(|error| match error {
+            // There is no frame here that anybody sent.
+            FrameError::Undecodable { reason, .. } => ValueError(reason),
+            other => ValueError(other.to_string()),
+        })
     }
 
     /// The path of the first part that does not equal itself (`NaN`), such as `limits.low[2]`.
