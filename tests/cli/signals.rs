@@ -139,9 +139,10 @@ fn sigtstp_stops_the_workers_and_their_clocks() {
         let command = running.identity();
         running.signal(Signal::TSTP);
         wait_for("the command to stop", || (command.state() == Some('T')).then_some(()));
-        // They stopped before it did.
-        let still = stopped(&rig);
-        assert!(still.len() > others, "{isolation}: {still:?} of {:?}", rig.processes());
+        let still = wait_for("the workers to stop", || {
+            let still = stopped(&rig);
+            (still.len() > others).then_some(still)
+        });
         let until = Instant::now() + STOPPED;
         while Instant::now() < until {
             std::thread::sleep(Duration::from_millis(50));

@@ -96,16 +96,26 @@ fn pair() -> (OwnedFd, OwnedFd) {
 const CTRL_C: u8 = 3;
 const CTRL_Z: u8 = 26;
 
-/// Waits for a file named `go`.
-const UNTIL_GO: &str = "echo said-first; touch begun; until test -e go; do sleep 0.02; done";
+/// Says something, and waits for a file named `go`.
+const UNTIL_GO: &str = "echo $WORD-first; touch begun; until test -e go; do sleep 0.02; done";
+
+/// A batch of it and one more task; what is said is in no goal, so that it is surely the child's.
+fn batch(rig: &Rig) {
+    let params =
+        |script| serde_json::json!({"argv": ["sh", "-c", script], "env": {"WORD": "said"}});
+    let tasks = [("slow one", UNTIL_GO), ("quick one", "echo quick; echo more")];
+    let tasks =
+        tasks.map(|(goal, script)| serde_json::json!({"goal": goal, "params": params(script)}));
+    rig.file("b.yaml", serde_json::json!({ "tasks": tasks }).to_string());
+}
 
 #[test]
 fn one_live_line_per_child_and_a_table_at_the_end() {
     let rig = Rig::new();
-    rig.batch("b.yaml", &[UNTIL_GO, "echo quick"]);
+    batch(&rig);
     let terminal = Terminal::start(&rig, &["run", "b.yaml", "-j", "1"]);
     // State, elapsed time, pid and the last text, redrawn in place.
-    terminal.wait_for("said-first\x1b");
+    terminal.wait_for("said-first");
     let live = terminal.screen();
     for part in ["running", "0:0", "waiting", "Ctrl-C interrupts, twice kills", "\x1b["] {
         assert!(live.contains(part), "{part}: {live:?}");
@@ -139,9 +149,10 @@ fn no_color_takes_the_colours_and_leaves_the_view() {
 #[test]
 fn ctrl_c_interrupts_once_and_the_ending_is_printed() {
     let rig = Rig::new();
-    rig.batch("b.yaml", &["echo done-before", UNTIL_GO]);
+    batch(&rig);
     let mut terminal = Terminal::start(&rig, &["run", "b.yaml"]);
     wait_for("the task to begin", || rig.path("begun").exists().then_some(()));
+    terminal.wait_for("said-first");
     wait_for("the other to end", || {
         let run = rig.runs().into_iter().next()?;
         (run["counts"]["completed"] == 1).then_some(())
@@ -149,7 +160,7 @@ fn ctrl_c_interrupts_once_and_the_ending_is_printed() {
     terminal.press(CTRL_C);
     let Left { code, screen } = terminal.end();
     assert_eq!(code, Some(130), "{screen}");
-    for part in ["\"done-before\"", "interrupted", "0 processes left", "said-first"] {
+    for part in ["\"quick\"", "interrupted", "0 processes left", "said-first"] {
         assert!(screen.contains(part), "{part}: {screen}");
     }
     rig.wait_for_nobody();
@@ -174,9 +185,9 @@ fn ctrl_c_twice_kills_what_takes_no_notice() {
 #[test]
 fn ctrl_z_stops_the_run_and_fg_goes_on_with_it() {
     let rig = Rig::new();
-    rig.batch("b.yaml", &[UNTIL_GO]);
+    batch(&rig);
     let mut terminal = Terminal::start(&rig, &["run", "b.yaml"]);
-    terminal.wait_for("said-first\x1b");
+    terminal.wait_for("said-first");
     terminal.press(CTRL_Z);
     let command: Identity = terminal.running().identity();
     wait_for("the command to stop", || (command.state() == Some('T')).then_some(()));

@@ -19,6 +19,7 @@ use crate::cli::printer::Printer;
 use crate::cli::render::Style;
 use crate::cli::render::explain::{self, Explained};
 use crate::cli::render::human::{self, Leftovers, Table};
+use crate::cli::render::json;
 use crate::cli::render::live::Model;
 use crate::cli::render::text::escape;
 use crate::cli::signals::Signals;
@@ -144,8 +145,8 @@ fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Cont
         if !output.quiet {
             watch.tell(printed.ending(context.err));
         }
-        watch.print(move |mut to| {
-            printed.report.write_json(&mut to)?;
+        watch.print(move |to| {
+            printed.report.write_json(&mut json::Safe(&mut *to))?;
             writeln!(to)
         });
         return;
