@@ -3,7 +3,9 @@
 //! `rig` gives every test a home of its own; each other module is one topic.
 #![expect(
     clippy::disallowed_methods,
-    reason = "tests start the command itself, and wait for facts with a deadline"
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests start the command itself, wait for facts with a deadline, and say what they skip"
 )]
 
 #[path = "../support/mod.rs"]

@@ -184,7 +184,6 @@ impl Batch {
     }
 
     /// Its tasks in order.
-    #[must_use]
     pub fn tasks(&self) -> &[Task] {
         &self.tasks
     }
