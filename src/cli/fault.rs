@@ -3,7 +3,7 @@
 use std::io;
 
 use delegate_core::config::Diagnostic;
-use delegate_core::plan::StartError;
+use delegate_core::plan::{Origin, StartError, Task};
 use delegate_core::store::StoreError;
 
 use crate::cli::exit::Exit;
@@ -14,7 +14,7 @@ pub(crate) enum Fault {
     /// Something that a person wrote is wrong.
     Input(Box<Diagnostic>),
     /// A batch could not be started.
-    Start(StartError),
+    Start(StartError, Option<Origin>),
     /// No such run or child, or a store that cannot be read.
     Store(StoreError),
     /// Results could not be written.
@@ -31,7 +31,7 @@ impl From<Diagnostic> for Fault {
 
 impl From<StartError> for Fault {
     fn from(error: StartError) -> Self {
-        if let StartError::Config(fault) = error { Self::Input(fault) } else { Self::Start(error) }
+        Self::of_start(error, &[])
     }
 }
 
@@ -42,10 +42,20 @@ impl From<StoreError> for Fault {
 }
 
 impl Fault {
+    /// A batch of these tasks could not be started.
+    pub(crate) fn of_start(error: StartError, tasks: &[Task]) -> Self {
+        if let StartError::Config(fault) = error {
+            return Self::Input(fault);
+        }
+        let task = error.task().and_then(|index| tasks.get(index));
+        let place = task.and_then(Task::origin).cloned();
+        Self::Start(error, place)
+    }
+
     /// How the command exits because of it.
     pub(crate) const fn exit(&self) -> Exit {
         match self {
-            Self::Input(_) | Self::Start(_) | Self::System(..) => Exit::BadInput,
+            Self::Input(_) | Self::Start(..) | Self::System(..) => Exit::BadInput,
             Self::Store(StoreError::NotFound(_) | StoreError::Ambiguous { .. }) => Exit::NotFound,
             Self::Store(_) => Exit::Failed,
             Self::Output(_) => Exit::BrokenPromise,
@@ -56,12 +66,7 @@ impl Fault {
     pub(crate) fn into_diagnostic(self) -> Diagnostic {
         let (code, message) = match self {
             Self::Input(fault) => return *fault,
-            Self::Start(error) => {
-                let text = error.to_string();
-                // It has a line of its own in text, and its exit code for programs.
-                let text = text.strip_suffix("; nothing was started").map(str::to_owned);
-                (start_code(&error), text.unwrap_or_else(|| error.to_string()))
-            }
+            Self::Start(error, place) => return not_started(&error, place),
             Self::Store(error) => (store_code(&error), error.to_string()),
             Self::Output(error) => {
                 ("output", format!("results could not be written to standard output: {error}"))
@@ -69,6 +74,20 @@ impl Fault {
             Self::System(what, error) => ("system", format!("{what}: {error}")),
         };
         Diagnostic { code, message, ..Diagnostic::default() }
+    }
+}
+
+fn not_started(error: &StartError, place: Option<Origin>) -> Diagnostic {
+    let text = error.to_string();
+    // It has a line of its own in text, and its exit code for programs.
+    let text = text.strip_suffix("; nothing was started").unwrap_or(&text);
+    Diagnostic {
+        code: start_code(error),
+        message: text.to_owned(),
+        line: place.as_ref().map(|place| place.line),
+        column: place.as_ref().map(|place| place.column),
+        file: place.map(|place| place.file.to_path_buf()),
+        ..Diagnostic::default()
     }
 }
 

@@ -154,7 +154,7 @@ fn report(fault: Fault, is_run: bool, json: bool, context: &Context) -> Exit {
 
 fn say_json(fault: &Diagnostic) {
     // The exit code says it as well.
-    drop(write_out(|to| writeln!(to, "{}", fault.to_json())));
+    drop(write_out(|to| writeln!(render::json::Safe(to), "{}", fault.to_json())));
 }
 
 /// Writes to standard output; a reader that had enough is no fault.

@@ -54,7 +54,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "link", "owner_source", "tail"],
+            &["answer", "beat", "cancel", "guard", "kept", "link", "owner_source", "tail"],
             &["account", "greeting"],
             &["queue"],
             &["outbox"],

@@ -64,6 +64,7 @@ mod cancel;
 mod finish;
 mod greeting;
 mod guard;
+mod kept;
 pub mod link;
 mod outbox;
 mod owner_source;
@@ -76,6 +77,7 @@ pub mod worker;
 
 pub use agent::{Agent, Failure, Interrupted};
 pub use answer::LongText;
+pub use kept::Kept;
 pub use link::{Incoming, Link, LinkError, Outgoing};
 pub use owner_source::OwnerSource;
 pub use registry::Registry;

@@ -22,6 +22,7 @@ use crate::cancel::{Reason, Token};
 use crate::finish::{End, INLINE_ANSWER, conclude, failed};
 use crate::greeting::{Greeting, Step};
 use crate::guard;
+use crate::kept::Kept;
 use crate::link::{Incoming, Link, LinkError, Outgoing};
 use crate::outbox::Taken;
 use crate::owner_source::OwnerSource;
@@ -36,6 +37,8 @@ const AGENT_STACK: usize = 8 * 1024 * 1024;
 pub struct Host {
     /// Who starts programs in this child's scope.
     pub owner: OwnerSource,
+    /// Where the output of programs that it runs is kept.
+    pub output: Kept,
     /// Pid for the first frame; 0 in a thread.
     pub pid: u32,
     /// Version of the program.
@@ -69,8 +72,9 @@ pub(crate) fn serve_until(
     match heard.start.recv() {
         Ok(Start::Begin(spec)) if !token.is_raised() => {
             let (spec, desk) = (Arc::<TaskSpec>::from(spec), Desk::new(Arc::clone(token)));
-            let (end, account) = carry(&mut *outgoing, registry, host.owner, &spec, &desk)
-                .map_err(|error| heard.violation.try_recv().unwrap_or(error))?;
+            let (end, account) =
+                carry(&mut *outgoing, registry, (host.owner, host.output), &spec, &desk)
+                    .map_err(|error| heard.violation.try_recv().unwrap_or(error))?;
             deliver(&mut *outgoing, conclude(end, account, spec.max_result_bytes))
         }
         Ok(Start::Begin(_) | Start::Stop) if token.raised() == Some(Reason::Interrupt) => {
@@ -136,11 +140,11 @@ fn hear(incoming: &mut dyn Incoming, token: &Token, start: &Sender<Start>) -> Op
 fn carry(
     outgoing: &mut dyn Outgoing,
     registry: &Registry,
-    owner: OwnerSource,
+    (owner, output): (OwnerSource, Kept),
     spec: &Arc<TaskSpec>,
     desk: &Arc<Desk>,
 ) -> Result<(End, Account), LinkError> {
-    let session = Session::new(Arc::clone(spec), owner, Arc::clone(desk));
+    let session = Session::new(Arc::clone(spec), owner, output, Arc::clone(desk));
     let registry = registry.clone();
     let (span, done) = (tracing::Span::current(), CloseOnDrop(Arc::clone(desk)));
     let agent = move || {

@@ -10,6 +10,7 @@ use delegate_protocol::{ChildEvent, TaskSpec, Tokens, Value};
 use crate::account::{Account, value_bytes};
 use crate::agent::Interrupted;
 use crate::cancel::{Reason, Token};
+use crate::kept::{Kept, Stream};
 use crate::outbox::Outbox;
 use crate::owner_source::OwnerSource;
 use crate::queue::MERGED_TEXT;
@@ -75,16 +76,23 @@ impl Desk {
 pub struct Session {
     spec: Arc<TaskSpec>,
     owner: OwnerSource,
+    output: Kept,
     desk: Arc<Desk>,
     #[cfg(test)]
     heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
 }
 
 impl Session {
-    pub(crate) fn new(spec: Arc<TaskSpec>, owner: OwnerSource, desk: Arc<Desk>) -> Self {
+    pub(crate) fn new(
+        spec: Arc<TaskSpec>,
+        owner: OwnerSource,
+        output: Kept,
+        desk: Arc<Desk>,
+    ) -> Self {
         Self {
             spec,
             owner,
+            output,
             desk,
             #[cfg(test)]
             heard: None,
@@ -198,6 +206,11 @@ impl Session {
         self.desk.account().empty_on_purpose = true;
     }
 
+    /// Keeps output of a program as it came, for the logs.
+    pub(crate) fn keep(&mut self, stream: Stream, bytes: &[u8]) {
+        self.output.write(stream, bytes);
+    }
+
     /// Starts programs that belong to this child and end with it.
     #[must_use]
     pub fn owner(&self) -> Option<&ownership::Owner> {
@@ -238,8 +251,12 @@ mod tests {
         pub(crate) fn for_tests(change: impl FnOnce(&mut TaskSpec)) -> Self {
             let mut spec = sample(0, "a", "goal");
             change(&mut spec);
-            let mut session =
-                Self::new(Arc::new(spec), OwnerSource::of(None), Desk::new(Arc::default()));
+            let mut session = Self::new(
+                Arc::new(spec),
+                OwnerSource::of(None),
+                Kept::default(),
+                Desk::new(Arc::default()),
+            );
             let desk = Arc::clone(&session.desk);
             session.heard = Some(thread::spawn(move || drain(&desk)));
             session
@@ -270,7 +287,12 @@ mod tests {
     fn session(relay_events: bool) -> Session {
         let mut spec = sample(0, "a", "goal");
         spec.relay_events = relay_events;
-        Session::new(Arc::new(spec), OwnerSource::of(None), Desk::new(Arc::default()))
+        Session::new(
+            Arc::new(spec),
+            OwnerSource::of(None),
+            Kept::default(),
+            Desk::new(Arc::default()),
+        )
     }
 
     fn said(session: &Session) -> Vec<ChildEvent> {

@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::cancel::{Reason, Token};
+use crate::kept::Kept;
 use crate::link::{self, LinkError};
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
@@ -52,6 +53,7 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
     };
     let host = Host {
         owner: OwnerSource::of(owner.ok().map(ownership::Owner::inherited)),
+        output: Kept::of_process(),
         pid: std::process::id(),
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -183,6 +183,11 @@ impl Batch {
         self
     }
 
+    /// Its tasks in order.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
     /// The decisions, without starting anything.
     ///
     /// # Errors

@@ -19,7 +19,9 @@ use crate::cli::printer::Printer;
 use crate::cli::render::Style;
 use crate::cli::render::explain::{self, Explained};
 use crate::cli::render::human::{self, Leftovers, Table};
+use crate::cli::render::json;
 use crate::cli::render::live::Model;
+use crate::cli::render::text::escape;
 use crate::cli::signals::Signals;
 use crate::cli::{Context, warn, warn_of, write_out};
 
@@ -42,13 +44,14 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     let delegator = builder.build()?;
     warn_of(delegator.store());
     let batch = delegator.batch(tasks).title(title);
-    let plan = batch.plan()?;
+    let plan = batch.plan().map_err(|error| Fault::of_start(error, batch.tasks()))?;
+    let worker = delegator.worker_description();
     if args.dry_run {
-        dry_run(args, &plan, &loaded, context)?;
+        dry_run(args, &plan, &Explained::of(&plan, &loaded, worker), &loaded, context)?;
         return Ok(Exit::Done);
     }
     if args.explain {
-        let text = Explained::of(&plan, &loaded).text();
+        let text = Explained::of(&plan, &loaded, worker).text();
         drop(io::stderr().lock().write_all(text.as_bytes()));
     }
     let headline = explain::headline(&plan, &loaded, context.err);
@@ -84,8 +87,13 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     })
 }
 
-fn dry_run(args: &RunArgs, plan: &Plan, loaded: &Loaded, context: &Context) -> Result<(), Fault> {
-    let explained = Explained::of(plan, loaded);
+fn dry_run(
+    args: &RunArgs,
+    plan: &Plan,
+    explained: &Explained,
+    loaded: &Loaded,
+    context: &Context,
+) -> Result<(), Fault> {
     write_out(|to| {
         if args.output.json || args.output.jsonl {
             return explained.json(to, plan);
@@ -115,7 +123,7 @@ impl Printed {
             None => format!("delegate show {short}"),
         };
         if let Some(dir) = &context.state_flag {
-            hint.push_str(&format!(" --state-dir {}", dir.display()));
+            hint.push_str(&format!(" --state-dir {}", escape(&dir.to_string_lossy())));
         }
         Self { hint, ..self }
     }
@@ -131,14 +139,14 @@ impl Printed {
 /// Results to standard output. Where that is JSON, the ending goes to standard error.
 fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Context) {
     for warning in printed.report.warnings() {
-        watch.tell(format!("warning: {}", crate::cli::render::text::escape(warning)));
+        watch.tell(format!("warning: {}", escape(warning)));
     }
     if output.json || output.jsonl {
         if !output.quiet {
             watch.tell(printed.ending(context.err));
         }
-        watch.print(move |mut to| {
-            printed.report.write_json(&mut to)?;
+        watch.print(move |to| {
+            printed.report.write_json(&mut json::Safe(&mut *to))?;
             writeln!(to)
         });
         return;

@@ -67,8 +67,12 @@ struct Setting {
 
 impl Explained {
     /// For this plan and the settings that it was made from.
-    pub(crate) fn of(plan: &Plan, loaded: &Loaded) -> Self {
-        let decisions = plan.explain().into_iter().map(|(what, is)| Decision { what, is });
+    /// `worker` is what a worker process executes.
+    pub(crate) fn of(plan: &Plan, loaded: &Loaded, worker: Option<&str>) -> Self {
+        let worker = worker.filter(|_| plan.isolation == Isolation::Process);
+        let worker = worker.map(|is| ("worker", is.to_owned()));
+        let decisions = plan.explain().into_iter().chain(worker);
+        let decisions = decisions.map(|(what, is)| Decision { what, is });
         let settings = loaded.origins.iter();
         let settings = settings.map(|(key, by)| Setting { key, set_by: by_words(by) });
         let files = loaded.files.iter().map(|file| file.to_string_lossy().into_owned());
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn every_decision_has_its_line() {
-        let text = Explained::of(&plan(), &loaded()).text();
+        let text = Explained::of(&plan(), &loaded(), Some("this program")).text();
         for line in [
             "at once                     10\n",
             "child_timeout_seconds       set by flag --timeout\n",
@@ -208,7 +212,7 @@ mod tests {
     #[test]
     fn the_plan_for_programs() {
         let mut bytes = Vec::new();
-        Explained::of(&plan(), &loaded()).json(&mut bytes, &plan()).unwrap();
+        Explained::of(&plan(), &loaded(), Some("this program")).json(&mut bytes, &plan()).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["schema"], "delegate.plan/1");
         assert_eq!(json["isolation"], "thread");

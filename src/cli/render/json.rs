@@ -7,12 +7,50 @@ use delegate_core::store::RunRecord;
 use delegate_protocol::{Event, Outcome, RunId};
 use serde::Serialize;
 
+use crate::cli::render::text::is_unsafe;
+
+/// A writer for JSON that a terminal may show: what drives one is written as `\u…` in it. Outside of
+/// strings JSON has no such character, so that the meaning stays the same. Whoever writes must not
+/// halve characters; `serde_json` never does.
+pub(crate) struct Safe<W>(pub(crate) W);
+
+impl<W: Write> Write for Safe<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.write_text(text)?,
+            Err(_) => self.0.write_all(bytes)?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl<W: Write> Safe<W> {
+    fn write_text(&mut self, mut text: &str) -> io::Result<()> {
+        // The end of a line is our own: within strings it is escaped already.
+        let drives = |c: char| is_unsafe(c) && c != '\n';
+        while let Some(at) = text.find(drives) {
+            let (plain, rest) = text.split_at(at);
+            self.0.write_all(plain.as_bytes())?;
+            let mut rest = rest.chars();
+            if let Some(c) = rest.next() {
+                write!(self.0, "\\u{:04x}", u32::from(c))?;
+            }
+            text = rest.as_str();
+        }
+        self.0.write_all(text.as_bytes())
+    }
+}
+
 /// One value and a line end.
 ///
 /// # Errors
 /// Those of the writer.
 pub(crate) fn line<T: Serialize>(to: &mut dyn Write, value: &T) -> io::Result<()> {
-    serde_json::to_writer(&mut *to, value)?;
+    serde_json::to_writer(Safe(&mut *to), value)?;
     to.write_all(b"\n")
 }
 
@@ -51,7 +89,7 @@ fn results(to: &mut dyn Write, outcomes: impl Iterator<Item = Outcome>) -> io::R
         if position > 0 {
             to.write_all(b",")?;
         }
-        serde_json::to_writer(&mut *to, &outcome)?;
+        serde_json::to_writer(Safe(&mut *to), &outcome)?;
     }
     to.write_all(b"]")
 }
@@ -66,7 +104,7 @@ pub(crate) fn stored_run(
     outcomes: impl Iterator<Item = Outcome>,
 ) -> io::Result<()> {
     let mut head = Vec::new();
-    serde_json::to_writer(&mut head, &RunObject::of(run))?;
+    serde_json::to_writer(Safe(&mut head), &RunObject::of(run))?;
     head.pop(); // the closing brace; the results follow inside
     to.write_all(br#"{"schema":"delegate.run/1","#)?;
     to.write_all(&head[1..])?;
@@ -130,6 +168,16 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.ends_with('\n') && text.matches('\n').count() == 1, "{text}");
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn what_drives_a_terminal_is_escaped_and_means_the_same() {
+        let evil = "a\x1b[2J\u{9b}31m\u{202e}\u{7f}\u{feff}é漢\n";
+        let mut bytes = Vec::new();
+        line(&mut bytes, &evil).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        assert_eq!(text, "\"a\\u001b[2J\\u009b31m\\u202e\\u007f\\ufeffé漢\\n\"\n");
+        assert_eq!(serde_json::from_str::<String>(&text).unwrap(), evil);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// Whether a character could drive a terminal or reorder what stands around it: controls of both
 /// ranges, line and paragraph separators, marks without width, and those that turn the direction of
 /// text.
-const fn is_unsafe(c: char) -> bool {
+pub(crate) const fn is_unsafe(c: char) -> bool {
     matches!(
         c,
         '\0'..='\x1f'

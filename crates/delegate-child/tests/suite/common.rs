@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 use delegate_child::link::{self, Next, ParentHalf, Refused};
-use delegate_child::{Agent, Failure, Host, LinkError, OwnerSource, Registry, Session, serve};
+use delegate_child::{
+    Agent, Failure, Host, Kept, LinkError, OwnerSource, Registry, Session, serve,
+};
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::spec::sample;
 use delegate_protocol::{ChildMessage, ParentEnd, ParentMessage, TaskSpec, Tokens, Value};
@@ -69,8 +71,12 @@ impl Parent {
                 (link, End::Memory(half, woken))
             }
         };
-        let host =
-            Host { owner: OwnerSource::of(owner), pid: 0, program_version: "test".to_owned() };
+        let host = Host {
+            owner: OwnerSource::of(owner),
+            output: Kept::default(),
+            pid: 0,
+            program_version: "test".to_owned(),
+        };
         let child = thread::spawn(move || serve(link, &registry, host));
         Self { end, decoder: Decoder::default(), child, pause: None, calls: Arc::default() }
     }

@@ -55,7 +55,7 @@ pub struct Launched {
     pub handle: Handle,
     /// The parent's end of its line.
     pub line: Line,
-    /// Its standard output and error, for a process.
+    /// Standard output and error of a process, or of what a thread runs.
     pub output: Option<(OwnedFd, OwnedFd)>,
 }
 

@@ -1,14 +1,14 @@
 //! The in-thread launcher: the very same `serve` on a thread of this process, over a memory link.
 //!
-//! The oracle of every parity test. A thread cannot be killed and its stdout is ours; the plan says
-//! so. What its agent starts gets a scope of its own, opened when it is first needed.
+//! The oracle of every parity test. A thread cannot be killed, and what it prints itself goes where we print;
+//! what a program that it runs prints is kept through two pipes. What its agent starts gets a scope of its own, opened when it is first needed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use delegate_child::{Host, OwnerSource, Registry, link, serve};
+use delegate_child::{Host, Kept, OwnerSource, Registry, link, serve};
 use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
 
 use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure, program};
@@ -21,10 +21,12 @@ pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, St
         sink: launch.sink,
         state: Mutex::new(State::Unopened),
     });
+    let (kept, output) = Kept::pipes().map_err(|error| failure("pipes", &error))?;
     let (registry, inner) = (registry.clone(), Arc::clone(&scope));
     let opener = Arc::clone(&scope);
     let host = Host {
         owner: OwnerSource::lazy(move || opener.owner()),
+        output: kept,
         pid: 0,
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
@@ -42,7 +44,7 @@ pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, St
         pid: None,
         handle: Handle::Thread(scope),
         line: Line::Memory(half),
-        output: None,
+        output: Some(output),
     })
 }
 

@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use delegate_protocol::Value;
 
-use crate::config::yaml::{self, Key, Kind, Node, Source};
+use crate::config::yaml::{self, Key, Kind, Node, Place, Source};
 use crate::config::{Diagnostic, did_you_mean, duration, shorten};
-use crate::plan::{MAX_IMAGES, MIN_TIMEOUT, Task};
+use crate::plan::{MAX_IMAGES, MIN_TIMEOUT, Origin, Task};
 
 /// The agent of a task that names none.
 const DEFAULT_AGENT: &str = "command";
@@ -61,8 +62,9 @@ pub fn parse(text: &str, name: &Path) -> Result<BatchFile, Diagnostic> {
             return Err(source.fault("wrong_type", node.place, message));
         }
     };
+    let file = Arc::from(name);
     let tasks = nodes.into_iter().enumerate();
-    let tasks = tasks.map(|(index, node)| task(source, index, node, &defaults));
+    let tasks = tasks.map(|(index, node)| task(source, index, node, &defaults, &file));
     Ok(BatchFile { tasks: tasks.collect::<Result<_, _>>()? })
 }
 
@@ -88,8 +90,8 @@ struct Fields {
     context: Option<String>,
     agent: Option<String>,
     params: Option<Value>,
-    /// The limit, its line, and the name of the field.
-    timeout: Option<(Duration, u32, String)>,
+    /// The limit, its place, and the name of the field.
+    timeout: Option<(Duration, Place, String)>,
     cwd: Option<PathBuf>,
     images: Option<Vec<String>>,
     group: Option<String>,
@@ -102,6 +104,7 @@ fn task(
     index: usize,
     node: Node,
     defaults: &Fields,
+    file: &Arc<Path>,
 ) -> Result<Task, Diagnostic> {
     let place = node.place;
     let own = Fields::read(source, node, &format!("task {index}"), &FIELDS)?;
@@ -109,8 +112,9 @@ fn task(
         return Err(source.fault("no_goal", place, format!("task {index} has no `goal`")));
     };
     let agent = own.agent.or_else(|| defaults.agent.clone());
-    let file = source.file.unwrap_or(Path::new("-")).display();
     let timeout = own.timeout.as_ref().or(defaults.timeout.as_ref());
+    let at =
+        |place: Place| Origin { file: file.clone(), line: place.line, column: place.column.max(1) };
     Ok(Task {
         agent: agent.unwrap_or_else(|| DEFAULT_AGENT.to_owned()),
         goal,
@@ -122,8 +126,8 @@ fn task(
         group: own.group.or_else(|| defaults.group.clone()),
         traceparent: own.traceparent.or_else(|| defaults.traceparent.clone()),
         metadata: own.metadata.or_else(|| defaults.metadata.clone()).unwrap_or_default(),
-        origin: Some(format!("{file}:{}", place.line)),
-        timeout_origin: timeout.map(|(_, line, _)| format!("{file}:{line}")),
+        origin: Some(at(place)),
+        timeout_origin: timeout.map(|(_, place, _)| at(*place)),
     })
 }
 
@@ -191,7 +195,7 @@ impl Fields {
             let message = format!("`{}` must be from {min} to {max}, not {shown}", key.text);
             return Err(source.fault("out_of_range", node.place, message));
         }
-        self.timeout = Some((limit, key.place.line, key.text.clone()));
+        self.timeout = Some((limit, key.place, key.text.clone()));
         Ok(())
     }
 }

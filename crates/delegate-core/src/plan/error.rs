@@ -91,3 +91,23 @@ pub enum StartError {
         source: std::io::Error,
     },
 }
+
+impl StartError {
+    /// The task that is wrong, where it is one.
+    #[must_use]
+    pub const fn task(&self) -> Option<usize> {
+        match self {
+            Self::BlankGoal { task }
+            | Self::UnknownAgent { task, .. }
+            | Self::Crossing { task, .. }
+            | Self::InvalidTask { task, .. } => Some(*task),
+            Self::EmptyBatch
+            | Self::TooManyTasks { .. }
+            | Self::Unsupported { .. }
+            | Self::NotItsOwnWorker
+            | Self::Config(_)
+            | Self::ForeignProcess { .. }
+            | Self::System { .. } => None,
+        }
+    }
+}

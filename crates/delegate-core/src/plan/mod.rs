@@ -21,7 +21,7 @@ use crate::config::{Settings, duration, shorten};
 use decide::{Lack, Question, decide};
 
 pub use error::StartError;
-pub use task::Task;
+pub use task::{Origin, Task};
 
 /// Most images of one task.
 pub const MAX_IMAGES: usize = 8;

@@ -2,11 +2,30 @@
 //! [`crate::plan::plan`].
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use delegate_child::Agent;
 use delegate_protocol::Value;
+
+/// Where in a batch file something was written. Shows itself as `file:line`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    /// The file as it was named.
+    pub file: Arc<Path>,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub column: u32,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
 
 /// One task of a batch.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,10 +41,10 @@ pub struct Task {
     pub(crate) group: Option<String>,
     pub(crate) traceparent: Option<String>,
     pub(crate) metadata: BTreeMap<String, Value>,
-    /// Where it was written, such as `quickstart.yaml:14`, for messages about its limit.
-    pub(crate) origin: Option<String>,
-    /// Where its own limit was written, when that is another line.
-    pub(crate) timeout_origin: Option<String>,
+    /// Where it was written, for messages about it.
+    pub(crate) origin: Option<Origin>,
+    /// Where its own limit was written: with it, or in `defaults`.
+    pub(crate) timeout_origin: Option<Origin>,
 }
 
 impl Task {
@@ -119,15 +138,15 @@ impl Task {
         self.timeout
     }
 
-    /// Where it was written, as `file:line`; `None` for a task that a program built.
+    /// Where it was written; `None` for a task that a program built.
     #[must_use]
-    pub fn origin(&self) -> Option<&str> {
-        self.origin.as_deref()
+    pub const fn origin(&self) -> Option<&Origin> {
+        self.origin.as_ref()
     }
 
-    /// Where its own limit was written, as `file:line`.
+    /// Where its own limit was written; `None` when it has none, or a program built it.
     #[must_use]
-    pub fn timeout_origin(&self) -> Option<&str> {
-        self.timeout_origin.as_deref().or(self.origin())
+    pub const fn timeout_origin(&self) -> Option<&Origin> {
+        self.timeout_origin.as_ref()
     }
 }

@@ -196,8 +196,8 @@ tasks:
         &serde_json::json!({"from": 1, "deep": {"a": [1, 2.5, "x", true, null]}}),
     );
     let one = Task {
-        origin: Some("b.yaml:8".to_owned()),
-        timeout_origin: Some("b.yaml:5".to_owned()),
+        origin: at(8, 5),
+        timeout_origin: at(5, 3),
         ..Task::new("primes", "one")
             .context("shared")
             .params(params.unwrap())
@@ -207,8 +207,8 @@ tasks:
     };
     let argv = Value::from_typed(&serde_json::json!({"argv": ["rg", "-c", "x"]})).unwrap();
     let two = Task {
-        origin: Some("b.yaml:9".to_owned()),
-        timeout_origin: Some("b.yaml:15".to_owned()),
+        origin: at(9, 5),
+        timeout_origin: at(15, 5),
         ..Task::new("command", "two\nlines\n")
             .context("shared")
             .params(argv)
@@ -341,6 +341,10 @@ fn nan_in_a_batch_file_reaches_the_plan() {
 
 /// 100,000 tasks where the code is optimised (`cargo test --release`): more nodes, events and bytes
 /// than the parser's own budgets allow. Unoptimised that takes minutes, so it is a shorter batch.
+fn at(line: u32, column: u32) -> Option<Origin> {
+    Some(Origin { file: Path::new("b.yaml").into(), line, column })
+}
+
 const LONG_BATCH: usize = if cfg!(debug_assertions) { 3_000 } else { 100_000 };
 
 #[test]
@@ -353,8 +357,8 @@ fn a_long_batch_is_read_and_planned() {
     }
     let tasks = read(&text).unwrap().tasks;
     assert_eq!(tasks.len(), LONG_BATCH);
-    let last = format!("b.yaml:{}", 2 * LONG_BATCH + 1);
-    assert_eq!(tasks[LONG_BATCH - 1].origin(), Some(last.as_str()));
+    let last = tasks[LONG_BATCH - 1].origin().unwrap();
+    assert_eq!(last.to_string(), format!("b.yaml:{}", 2 * LONG_BATCH + 1));
     let plan = try_plan(tasks).unwrap();
     assert_eq!(plan.spec(LONG_BATCH - 1).goal, format!("part {}", LONG_BATCH - 1));
 }

@@ -49,10 +49,12 @@ impl Shared {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a warning for people, unless one of this kind was.
+    /// Queues a warning for people, unless one of this kind was, or one that covers it: a disk that
+    /// takes no outcome takes no log either, and is told once.
     pub(super) fn warn(&self, trouble: Trouble, text: impl FnOnce() -> String) {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if warnings.0.insert(trouble) {
+        let covered = trouble == Trouble::Logs && warnings.0.contains(&Trouble::Outcomes);
+        if warnings.0.insert(trouble) && !covered {
             let text = text();
             tracing::warn!(target: "delegate::store", "{text}");
             warnings.1.push_back(text);

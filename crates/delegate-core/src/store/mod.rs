@@ -354,7 +354,11 @@ fn open_place(state_dir: &Path, shared: &Shared) -> (Option<Database>, String, b
     let opened = Database::open(state_dir, &lock);
     let reason = opened.remark.unwrap_or_default();
     if opened.database.is_none() {
-        shared.warn(Trouble::Outcomes, || format!("outcomes are kept in memory only: {reason}"));
+        shared.warn(Trouble::Outcomes, || {
+            format!(
+                "outcomes are kept in memory only, output and events perhaps not at all: {reason}"
+            )
+        });
     } else if !reason.is_empty() {
         shared.warn(Trouble::Moved, || reason.clone());
     }

@@ -124,7 +124,12 @@ impl Recorder {
     }
 
     fn keep_all(&self, rows: Vec<RunRow>, arrived: Vec<Arrived>, reason: &str) {
-        let text = || format!("outcomes from now on are kept in memory only: {reason}");
+        let text = || {
+            format!(
+                "outcomes from now on are kept in memory only, output and events perhaps not at all: \
+                 {reason}"
+            )
+        };
         self.shared.warn(Trouble::Outcomes, text);
         rows.into_iter().for_each(|row| self.shared.keep_run(row));
         for one in arrived {

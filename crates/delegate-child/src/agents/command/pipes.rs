@@ -10,6 +10,7 @@ use rustix::io::ioctl_fionread;
 use super::lossy::Lossy;
 use crate::agent::Failure;
 use crate::answer::LongText;
+use crate::kept::Stream;
 use crate::session::Session;
 use crate::tail::Tail;
 
@@ -155,6 +156,7 @@ impl Pipes {
 
     fn read_stdout(&mut self, session: &mut Session) -> Result<usize, Failure> {
         let count = read(&mut self.stdout, &mut self.buffer)?;
+        session.keep(Stream::Stdout, &self.buffer[..count]);
         self.lines.push(&self.buffer[..count], session)?;
         Ok(count)
     }
@@ -163,6 +165,7 @@ impl Pipes {
         let count = read(&mut self.stderr, &mut self.buffer)?;
         if count > 0 {
             session.alive();
+            session.keep(Stream::Stderr, &self.buffer[..count]);
             self.errors.push(&self.buffer[..count]);
         }
         Ok(count)

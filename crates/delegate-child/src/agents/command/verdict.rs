@@ -1,6 +1,6 @@
 //! How a program's end reads. Pure.
 
-use std::io;
+use std::path::Path;
 
 use delegate_protocol::outcome::STDERR_TAIL;
 use ownership::{ExitStatus, SpawnError};
@@ -58,10 +58,11 @@ pub(super) fn of_exit(
 
 /// Nothing was started: step, path and the system's words.
 pub(super) fn not_started(program: &str, error: &SpawnError) -> Failure {
-    let system = error.errno.map(io::Error::from_raw_os_error);
-    let system = system.map_or_else(String::new, |error| format!(": {error}"));
+    let path = error.path.as_deref().filter(|path| *path != Path::new(program));
+    let path = path.map_or_else(String::new, |path| format!(" {}", path.display()));
+    let (step, why) = (error.phase.word(), &error.detail);
     Failure::Failed {
-        message: format!("{program} cannot be started: {error}{system}"),
+        message: format!("{program} cannot be started: {step}{path}: {why}"),
         reason: Some("start_failed".to_owned()),
     }
 }

@@ -175,7 +175,7 @@ impl Loop {
             isolation: self.batch.launcher.isolation(),
             launcher: launched.then(|| self.batch.launcher.word()),
             limit: plan.timeout(index as usize),
-            limit_place: task.timeout_origin().map(str::to_owned),
+            limit_place: task.timeout_origin().map(ToString::to_string),
             start_limit: plan.settings.start_timeout,
             logs,
             start_failure: self.active.get_mut(&index).and_then(|a| a.start_failure.take()),

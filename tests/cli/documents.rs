@@ -1,0 +1,125 @@
+//! What README and the configuration reference promise, held against the command.
+
+use std::fs;
+use std::path::Path;
+
+use crate::rig::{Rig, Said};
+
+fn document(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+/// Blocks of a language.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let open = format!("```{language}\n");
+    text.split(open.as_str()).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+#[test]
+fn the_commands_of_the_readme_run() {
+    let rig = Rig::new();
+    let readme = document("README.md");
+    let yaml = blocks(&readme, "yaml");
+    assert!(!yaml.is_empty());
+    rig.file("BATCH.yaml", yaml[0]);
+    rig.file("one.rs", "fn main() {}\n");
+    let mut tried = 0;
+    for line in blocks(&readme, "sh").concat().lines() {
+        let line = line.split('#').next().unwrap().trim();
+        let Some(rest) = line.strip_prefix("delegate ") else { continue };
+        // The reader's batch may have fewer tasks than the one of the example.
+        let args = rest.split_whitespace().map(|word| if word == "2" { "0" } else { word });
+        rig.run(args).expect(0);
+        tried += 1;
+    }
+    assert!(tried >= 5, "only {tried} commands were found");
+    rig.run(["run", "BATCH.yaml"]).expect(0).says("\"1\"").says("0 processes left");
+}
+
+#[test]
+fn the_quickstart_command_of_the_readme_is_the_one_of_the_example() {
+    let command = "cargo run --release -- run examples/quickstart.yaml";
+    assert!(document("README.md").contains(command));
+    assert!(document("examples/quickstart.yaml").contains(command));
+}
+
+#[test]
+fn the_table_of_exit_codes_is_the_one_of_the_help() {
+    let rig = Rig::new();
+    let help = rig.run(["--help"]).expect(0).out.clone();
+    let codes = help.split("Exit codes:").nth(1).unwrap().lines().skip(1);
+    let codes: Vec<String> = codes
+        .map_while(|line| line.split_whitespace().next().map(str::to_owned))
+        .filter(|word| word.chars().all(char::is_numeric))
+        .collect();
+    let readme = document("README.md");
+    let table = readme.split("| exit code | means |").nth(1).unwrap().lines().skip(2);
+    let listed: Vec<String> = table
+        .map_while(|line| line.strip_prefix("| "))
+        .flat_map(|row| row.split(" |").next().unwrap().split(", ").map(str::to_owned))
+        .collect();
+    assert_eq!(listed, codes);
+}
+
+#[test]
+fn state_is_where_the_readme_says() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo out"]);
+    let under = |set: &[(&str, &str)], place: &str| {
+        let mut command = rig.command(["run", "b.yaml"]);
+        command.env_remove("DELEGATE_STATE_DIR").envs(set.iter().copied());
+        Said::of(command.output().unwrap()).expect(0);
+        assert!(rig.path(place).join("runs.sqlite").is_file(), "{place}");
+        let run = fs::read_dir(rig.path(place).join("runs")).unwrap().next().unwrap().unwrap();
+        for file in ["stdout", "events.jsonl"] {
+            assert!(run.path().join("0").join(file).is_file(), "{file}");
+        }
+    };
+    under(&[], ".local/state/delegate");
+    let xdg = rig.path("xdg");
+    let xdg = ("XDG_STATE_HOME", xdg.to_str().unwrap());
+    under(&[xdg], "xdg/delegate");
+    let own = rig.path("own");
+    under(&[xdg, ("DELEGATE_STATE_DIR", own.to_str().unwrap())], "own");
+    rig.run(["run", "b.yaml", "--state-dir", "flag"]).expect(0);
+    assert!(rig.path("flag/runs.sqlite").is_file());
+    rig.run(["show", "latest", "--state-dir", "flag"]).expect(0);
+}
+
+#[test]
+fn what_is_kept_is_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo secret"]);
+    rig.run(["run", "b.yaml"]).expect(0);
+    let mode = |name: &str| fs::metadata(rig.path(name)).unwrap().permissions().mode() & 0o077;
+    assert_eq!(mode("state"), 0);
+}
+
+#[test]
+fn the_example_configuration_is_taken_whole() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["true"]);
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("config.example.yaml");
+    let said = rig.run(["run", "b.yaml", "--config", example.to_str().unwrap()]);
+    said.expect(0);
+    assert!(!said.err.contains("warning"), "{}", said.err);
+}
+
+#[test]
+fn every_variable_of_the_reference_is_known() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["true"]);
+    let text = document("docs/configuration.md");
+    let names = text.split('`').filter(|word| {
+        word.starts_with("DELEGATE_") && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    });
+    let names: std::collections::BTreeSet<&str> = names.filter(|name| name.len() > 9).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let mut command = rig.command(["run", "b.yaml", "--dry-run"]);
+    // An empty variable is as if it were not set, and an unknown one is a warning all the same.
+    command.envs(names.iter().filter(|name| **name != "DELEGATE_STATE_DIR").map(|name| (name, "")));
+    let said = Said::of(command.output().unwrap());
+    said.expect(0);
+    assert_eq!(said.err, "");
+}

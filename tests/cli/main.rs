@@ -1,0 +1,28 @@
+//! The `delegate` command as somebody meets it: the real program, real processes, real terminals.
+//!
+//! `rig` gives every test a home of its own; each other module is one topic.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "tests start the command itself, wait for facts with a deadline, and say what they skip"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod batch_files;
+mod codes;
+mod death;
+mod documents;
+mod help;
+mod hostile;
+mod many;
+mod output;
+mod records;
+mod rig;
+mod settings;
+mod signals;
+mod stock;
+mod terminal;
+mod trust;
