@@ -4,6 +4,7 @@
 //!
 //! What measures this process (memory, descriptors, limits) runs in a process of its own: see `alone`.
 #![expect(clippy::disallowed_methods, reason = "a test suite: it waits, and starts itself again")]
+#![expect(unreachable_pub, reason = "modules of a binary")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -106,7 +106,8 @@ fn ids_are_the_same_in_events_files_and_specs() {
                 delegate_runtime::Value::Null,
             )
         };
-        let seen = watch(&rig(isolation), (0..3).map(task));
+        let rig = rig(isolation);
+        let seen = watch(&rig, (0..3).map(task));
         let mut sessions = BTreeSet::new();
         for (index, outcome) in (0..).zip(&seen.outcomes) {
             let ids: BTreeSet<_> = seen.of(index).iter().map(|event| event.child()).collect();
@@ -133,7 +134,8 @@ fn ids_are_the_same_in_events_files_and_specs() {
 fn every_lifecycle_event_stands_in_the_childs_file_in_order() {
     for isolation in BOTH {
         let scripts = mixed();
-        let seen = watch(&rig(isolation), tasks(&scripts));
+        let rig = rig(isolation);
+        let seen = watch(&rig, tasks(&scripts));
         for index in 0..5 {
             let lifecycle = |event: &&&Event| event.class() == Class::Lifecycle;
             let shown: Vec<_> = seen

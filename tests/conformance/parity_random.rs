@@ -47,8 +47,7 @@ fn random_scripts_are_the_same_in_both_executors() {
         Config { cases: 8, max_shrink_iters: 100, failure_persistence: None, ..Config::default() };
     let ran = TestRunner::new(config).run(&scripts(), |scripts| {
         let tasks = || scripts.iter().enumerate().map(|(i, script)| script.task(format!("s {i}")));
-        compare(&watch(&thread, tasks()), &watch(&process, tasks()));
-        Ok(())
+        compare(&watch(&thread, tasks()), &watch(&process, tasks())).map_err(TestCaseError::fail)
     });
     if let Err(error) = ran {
         panic!("{error}");

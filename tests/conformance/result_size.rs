@@ -100,7 +100,8 @@ fn rb_02_nothing_is_lost_of_children_that_leave_right_after_their_last_byte() {
     let settings = Settings { max_concurrent_children: 4, ..impatient() };
     let goals: Vec<u64> = sizes.iter().copied().cycle().take(60).chain([64 * MIB]).collect();
     let tasks = goals.iter().map(|bytes| Task::new("garbler", format!("result {bytes}")));
-    let (outcomes, report) = run(&garblers("goal", settings), tasks);
+    let rig = garblers("goal", settings);
+    let (outcomes, report) = run(&rig, tasks);
     for (bytes, outcome) in goals.iter().zip(&outcomes) {
         let piece = "r".repeat(usize::try_from(*bytes).unwrap());
         check(outcome, *bytes, std::iter::once(piece));
@@ -161,8 +162,8 @@ fn rb_07_64_mib_go_down_while_64_mib_come_up() {
         let large = |letter: char| letter.to_string().repeat(64 << 20);
         let down = Task::of::<Swallow>("swallow", large('d'));
         let tasks = [down.clone(), Task::of::<Sized>("sized", 64 * MIB), down];
-        let (outcomes, _) =
-            run(&rig(isolation), tasks.map(|t| t.timeout(Duration::from_secs(100))));
+        let rig = rig(isolation);
+        let (outcomes, _) = run(&rig, tasks.map(|t| t.timeout(Duration::from_secs(100))));
         check(&outcomes[0], 64 * MIB, std::iter::once(large('d')));
         check(&outcomes[1], 64 * MIB, pieces(64 * MIB));
         check(&outcomes[2], 64 * MIB, std::iter::once(large('d')));
@@ -173,7 +174,8 @@ fn rb_07_64_mib_go_down_while_64_mib_come_up() {
 fn rb_07_a_program_echoes_a_large_goal_while_it_is_still_being_written() {
     for isolation in BOTH {
         let goal = format!("{}.", "g".repeat(32 << 20));
-        let (outcomes, _) = run(&rig(isolation), [crate::support::command(&goal, ["cat"])]);
+        let rig = rig(isolation);
+        let (outcomes, _) = run(&rig, [crate::support::command(&goal, ["cat"])]);
         check(&outcomes[0], goal.len() as u64, std::iter::once(goal));
     }
 }

@@ -1,6 +1,5 @@
 //! A batch as a consumer sees it: its events, its outcomes, and both as plain JSON.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use delegate_runtime::{Event, Outcome, Report, Task};
@@ -118,13 +117,4 @@ impl Segment {
     fn into_json(self) -> Value {
         json!([self.text, self.thoughts.join("\n"), self.progress, self.steps])
     }
-}
-
-/// How often each event name occurs.
-pub fn counts(events: &[Event]) -> BTreeMap<&'static str, usize> {
-    let mut counts = BTreeMap::new();
-    for event in events {
-        *counts.entry(event.name()).or_default() += 1;
-    }
-    counts
 }

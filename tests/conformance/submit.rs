@@ -79,7 +79,8 @@ fn rb_06_eight_writers_of_messages_of_every_size_are_never_mixed_up() {
             });
             Task::of::<Scripted>(format!("writer {writer}"), script(ops, answer("done")))
         });
-        let seen = watch(&rig(isolation), tasks);
+        let rig = rig(isolation);
+        let seen = watch(&rig, tasks);
         assert!(seen.report.all_completed(), "{isolation:?} {:?}", seen.report.counts());
         for writer in 0..8 {
             // The consumer is fast enough here, so nothing was merged: check every payload. If it was

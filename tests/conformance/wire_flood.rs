@@ -59,7 +59,8 @@ fn inner_standstill() {
 #[test]
 fn rb_38_noise_on_descriptors_1_and_2_is_kept_apart_and_does_no_harm() {
     const BYTES: usize = 20 << 20;
-    let (outcomes, _) = run(&rig(Isolation::Process), [Task::of::<Noisy>("noise", BYTES)]);
+    let rig = rig(Isolation::Process);
+    let (outcomes, _) = run(&rig, [Task::of::<Noisy>("noise", BYTES)]);
     let outcome = &outcomes[0];
     assert_eq!((outcome.status, outcome.summary.as_deref()), (Status::Completed, Some("quiet")));
     assert_eq!(outcome.notes, Vec::<String>::new());

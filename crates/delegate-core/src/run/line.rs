@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use delegate_child::link::{Next, ParentHalf, Refused};
@@ -59,8 +59,10 @@ impl LineReader {
     ) -> io::Result<bool> {
         match self {
             Self::Socket(socket) => {
+                let socket: &UnixStream = (*socket).as_ref();
                 read_ready(
                     over,
+                    socket.as_fd(),
                     async || socket.readable().await,
                     |buffer| socket.try_read(buffer),
                     take,
@@ -128,6 +130,7 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
     loop {
         let next = read_ready(
             &mut over,
+            pipe.as_fd(),
             async || pipe.readable().await,
             |buffer| pipe.try_read(buffer),
             &mut take,
@@ -147,6 +150,7 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
 /// is over and nothing can be read.
 async fn read_ready(
     over: &mut Over,
+    fd: BorrowedFd<'_>,
     readable: impl AsyncFn() -> io::Result<()>,
     mut try_read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     mut take: impl FnMut(&[u8]),
@@ -155,7 +159,10 @@ async fn read_ready(
         // Asked before the read: what came before the end was said is then surely seen.
         let last_look = *over.borrow();
         let result = SCRATCH.with_borrow_mut(|buffer| {
-            let count = try_read(buffer)?;
+            // The runtime's `try_read` does not ask the kernel before an event has come, and the news of
+            // the child's end may overtake the event of its last bytes: the last look asks the kernel.
+            let count =
+                if last_look { rustix::io::read(fd, &mut **buffer)? } else { try_read(buffer)? };
             take(&buffer[..count]);
             Ok::<_, io::Error>(count)
         });
@@ -170,5 +177,28 @@ async fn read_ready(
                 _changed = over.changed() => {}
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_last_look_finds_bytes_that_no_event_has_told_of_yet() {
+        let (ours, mut childs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (pipe, mut childs_pipe) = io::pipe().unwrap();
+        let (mut reader, _writer) = split(Line::Socket(ours), &Arc::default()).unwrap();
+        childs.write_all(b"last words").unwrap();
+        childs_pipe.write_all(b"last line").unwrap();
+        // Both ends stay open, as with a grandchild that keeps them. The loop has not waited since.
+        let (_sender, mut over) = watch::channel(true);
+        let (mut line, mut output) = (Vec::new(), Vec::new());
+        assert!(reader.read(&mut over, |bytes| line.extend_from_slice(bytes)).await.unwrap());
+        assert!(!reader.read(&mut over, |_| panic!("no more")).await.unwrap());
+        drain(pipe.into(), over, |bytes| output.extend_from_slice(bytes)).await;
+        assert_eq!((line.as_slice(), output.as_slice()), (&b"last words"[..], &b"last line"[..]));
+        drop((childs, childs_pipe));
     }
 }
