@@ -155,8 +155,8 @@ fn a_worker_that_stays_after_its_result_is_ended_and_the_result_counts() {
 
 #[test]
 fn a_worker_that_closes_its_line_and_runs_on_is_ended() {
-    let (outcome, _) = one("close");
-    assert_eq!(outcome.status, Status::Error, "{outcome:?}");
+    let (detail, _) = broken("close");
+    assert_eq!(detail, "it closed its line without a result and ran on");
 }
 
 #[test]
