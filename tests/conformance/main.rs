@@ -5,6 +5,8 @@
 //! What measures this process (memory, descriptors, limits) runs in a process of its own: see `alone`.
 #![expect(clippy::disallowed_methods, reason = "a test suite: it waits, and starts itself again")]
 #![expect(unreachable_pub, reason = "modules of a binary")]
+#![expect(clippy::unwrap_used, reason = "a test panics")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test looks for some events among all")]
 
 #[path = "../support/mod.rs"]
 mod support;

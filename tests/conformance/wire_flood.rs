@@ -20,7 +20,7 @@ fn inner_flood() {
     // Warm: one small run, so that what is there anyway does not count.
     assert!(rig.delegator.batch([Task::new("garbler", "well")]).run().unwrap().all_completed());
     let before = peak();
-    let run = rig.delegator.batch([Task::new("garbler", "flood 300000")]).start().unwrap();
+    let run = rig.delegator.batch([Task::new("garbler", "flood 150000")]).start().unwrap();
     let outcome = run.finish().results().next().unwrap();
     assert_eq!(outcome.status, Status::Completed, "{:?}", *outcome);
     assert_eq!(outcome.summary.as_deref(), Some("after the flood"));
@@ -40,7 +40,7 @@ fn inner_standstill() {
     let rig = garblers("goal", Settings::default());
     assert!(rig.delegator.batch([Task::new("garbler", "well")]).run().unwrap().all_completed());
     let before = peak();
-    let mut run = rig.delegator.batch([Task::new("garbler", "flood 200000")]).start().unwrap();
+    let mut run = rig.delegator.batch([Task::new("garbler", "flood 100000")]).start().unwrap();
     // It reads one event, and then nothing until the child has ended by itself (its file says so).
     let child = run.events().next().unwrap().child();
     let folder = rig.state.path().join("runs").join(run.id().to_string()).join("0");
