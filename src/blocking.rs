@@ -17,7 +17,9 @@
 //! # }
 //! ```
 
-use crate::{Control, Event, Isolation, Report, RunId, StartError, Task, config};
+use crate::{
+    Control, Event, Isolation, Outcome, Report, RunId, StartError, SubagentId, Task, config,
+};
 
 /// [`crate::Delegator`], blocking.
 #[derive(Debug, Clone)]
@@ -106,6 +108,12 @@ impl Run {
     #[must_use]
     pub const fn id(&self) -> RunId {
         self.0.id()
+    }
+
+    /// As [`crate::Run::outcome`].
+    #[must_use]
+    pub fn outcome(&self, child: SubagentId) -> Option<Outcome> {
+        self.0.outcome(child)
     }
 
     /// A handle for another thread.

@@ -17,10 +17,10 @@ use std::time::Duration;
 use crate::attach::{REPLY_BYTES, expect_hello, start_supervisor};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, lock, request_error, supervisor_error};
+use crate::exit::ChildEvent;
 use crate::identity;
 use crate::line::{self, Received};
 use crate::order::order;
-use crate::owner::ChildEvent;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Spawn, SpawnError};
@@ -115,7 +115,7 @@ impl Client {
         let mut state = lock(&self.state);
         state.last_id += 1;
         let id = state.last_id;
-        let bytes = line::pack(request(id).encode(), &mut fds)
+        let bytes = line::pack(request(id).encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
         let packed = Arc::new(Packed { bytes, fds });
@@ -193,7 +193,9 @@ impl Client {
                     Some(reply) => self.take(reply, fds.into_iter().next()),
                     None => tracing::warn!(bytes = bytes.len(), "record not understood"),
                 },
-                Ok(Received::Junk) => tracing::warn!("truncated record"),
+                Ok(Received::Bodiless { .. } | Received::Junk) => {
+                    tracing::warn!("truncated record")
+                }
                 Ok(Received::End) | Err(_) => break,
             }
             if left {

@@ -63,6 +63,13 @@ impl Ladder {
         self.due = self.due.min(self.kill_at.max(now));
     }
 
+    /// Something died: TERM does its work, so the first walk may wait a little more.
+    pub(crate) fn progress(&mut self, now: Instant) {
+        if self.killed.is_none() && self.pause == FIRST_WALK {
+            self.due = self.kill_at.min(now + FIRST_WALK);
+        }
+    }
+
     /// When [`Ladder::step`] has something to do.
     pub(crate) fn due(&self) -> Instant {
         self.due
@@ -136,6 +143,19 @@ mod tests {
         assert_eq!(reports.len(), 1);
         assert!(reports[0].0 >= grace + PATIENCE && reports[0].0 <= grace + PATIENCE * 2);
         assert!(happened.len() < 40, "an unkillable member costs a few wake-ups, not a spin");
+    }
+
+    #[test]
+    fn deaths_put_off_the_first_walk_but_never_the_kill() {
+        let origin = start();
+        let mut ladder = Ladder::begin(origin, Duration::from_millis(10));
+        for micros in (0..9_500).step_by(500) {
+            let now = origin + Duration::from_micros(micros);
+            ladder.progress(now);
+            assert_eq!(ladder.step(now), None);
+        }
+        ladder.progress(origin + Duration::from_millis(10));
+        assert_eq!(ladder.step(origin + Duration::from_millis(10)), Some(Rung::Kill));
     }
 
     #[test]

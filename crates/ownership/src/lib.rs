@@ -5,6 +5,12 @@
 //! forks do not escape; it watches the owner through a pidfd and, when the owner is gone in any way,
 //! ends all of its descendants and leaves only when the kernel says that none is left.
 
+#![cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
+)]
+
+pub mod exit;
 pub mod inherit;
 pub mod owner;
 pub mod program;
@@ -42,9 +48,8 @@ mod supervisor_loop;
 #[cfg(target_os = "linux")]
 mod sys;
 
-pub use owner::{
-    ChildEvent, Emptied, Exit, ExitStatus, Owned, Owner, Process, Scope, Usage, spawn_owned,
-};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
 

@@ -17,7 +17,7 @@ use crate::protocol::{MAX_FDS, MAX_INLINE, MAX_RECORD};
 /// Most descriptors in one record: those of a spawn, its directory, program and memfd.
 const MAX_CARRIED: usize = MAX_FDS + 3;
 
-/// First byte of a message whose record is in the memfd that comes first.
+/// First byte of a message whose record is in the memfd that comes first; the record's number follows.
 const IN_MEMFD: u8 = 0xff;
 
 /// What must hold of a memfd so that its sender cannot change it under us.
@@ -26,11 +26,12 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// Something that was received.
 #[derive(Debug)]
 pub(crate) enum Received {
-    Record {
-        bytes: Vec<u8>,
-        fds: Vec<OwnedFd>,
-    },
-    /// Truncated, without bytes, or with descriptors missing. They were closed.
+    /// Without any of its descriptors when one of them could not be received (this process has too
+    /// many): what a record is about is known all the same, so that nobody waits for an answer.
+    Record { bytes: Vec<u8>, fds: Vec<OwnedFd> },
+    /// A record with this number whose body could not be received for the same reason.
+    Bodiless { id: u64 },
+    /// Truncated, without bytes, or with a body that cannot be trusted.
     Junk,
     /// The other end is closed.
     End,
@@ -42,7 +43,11 @@ pub(crate) fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Makes a large record into a small one with a sealed memfd in front.
-pub(crate) fn pack(record: Vec<u8>, fds: &mut Vec<OwnedFd>) -> rustix::io::Result<Vec<u8>> {
+pub(crate) fn pack(
+    record: Vec<u8>,
+    id: u64,
+    fds: &mut Vec<OwnedFd>,
+) -> rustix::io::Result<Vec<u8>> {
     if record.len() <= MAX_INLINE {
         return Ok(record);
     }
@@ -58,7 +63,7 @@ pub(crate) fn pack(record: Vec<u8>, fds: &mut Vec<OwnedFd>) -> rustix::io::Resul
     }
     rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
     fds.insert(0, memfd);
-    Ok(vec![IN_MEMFD])
+    Ok([&[IN_MEMFD][..], &id.to_le_bytes()].concat())
 }
 
 /// Sends one packed record.
@@ -108,9 +113,10 @@ pub(crate) fn receive(
         })
         .flatten()
         .collect();
-    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if message.flags.contains(ReturnFlags::TRUNC) {
         return Ok(Received::Junk);
     }
+    let fds = if message.flags.contains(ReturnFlags::CTRUNC) { Vec::new() } else { fds };
     // An empty record cannot be told from the end; `poll` shows the hang-up beside it.
     let Some(bytes) = buffer.get(..message.bytes).filter(|bytes| !bytes.is_empty()) else {
         return Ok(if is_closed(line) { Received::End } else { Received::Junk });
@@ -129,11 +135,12 @@ fn is_closed(line: BorrowedFd<'_>) -> bool {
 }
 
 fn unpack(bytes: &[u8], mut fds: Vec<OwnedFd>) -> Received {
-    if bytes != [IN_MEMFD] {
+    let Some(id) = bytes.strip_prefix(&[IN_MEMFD]) else {
         return Received::Record { bytes: bytes.to_vec(), fds };
-    }
+    };
+    let Ok(id) = id.try_into().map(u64::from_le_bytes) else { return Received::Junk };
     if fds.is_empty() {
-        return Received::Junk;
+        return Received::Bodiless { id };
     }
     let memfd = fds.remove(0);
     match read_sealed(memfd.as_fd()) {
@@ -179,15 +186,17 @@ mod tests {
         for size in [1, MAX_INLINE, MAX_INLINE + 1, MAX_RECORD] {
             let record: Vec<u8> = (0..size).map(|at| (at % 251).to_le_bytes()[0]).collect();
             let mut fds = Vec::new();
-            let packed = pack(record.clone(), &mut fds).expect("pack");
+            let packed = pack(record.clone(), 7, &mut fds).expect("pack");
             match round(packed, fds) {
                 Received::Record { bytes, fds } => {
                     assert!(bytes == record && fds.is_empty());
                 }
-                other @ (Received::Junk | Received::End) => panic!("{size}: {other:?}"),
+                other @ (Received::Bodiless { .. } | Received::Junk | Received::End) => {
+                    panic!("{size}: {other:?}")
+                }
             }
         }
-        assert_eq!(pack(vec![0; MAX_RECORD + 1], &mut Vec::new()), Err(Errno::TOOBIG));
+        assert_eq!(pack(vec![0; MAX_RECORD + 1], 7, &mut Vec::new()), Err(Errno::TOOBIG));
     }
 
     #[test]
@@ -195,7 +204,9 @@ mod tests {
         let memfd = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .expect("memfd");
         rustix::io::write(&memfd, b"hello").expect("write");
-        assert!(matches!(round(vec![IN_MEMFD], vec![memfd]), Received::Junk));
+        let message = [&[IN_MEMFD][..], &7_u64.to_le_bytes()].concat();
+        assert!(matches!(round(message.clone(), vec![memfd]), Received::Junk));
+        assert!(matches!(round(message, vec![]), Received::Bodiless { id: 7 }));
         assert!(matches!(round(vec![IN_MEMFD], vec![]), Received::Junk));
     }
 

@@ -67,15 +67,18 @@ pub(crate) enum Source {
 
 impl Source {
     pub(crate) fn probe() -> Self {
-        let own = format!("/proc/self/task/{}/children", crate::identity::own_pid());
-        if Path::new(&own).exists() { Self::Lists } else { Self::Scan }
+        if Path::new("/proc/thread-self/children").exists() { Self::Lists } else { Self::Scan }
     }
 
-    /// The children of `pid`.
-    pub(crate) fn children(self, pid: Pid) -> Vec<Pid> {
+    /// The children of this process, which has one thread. Complete: only a reap takes anybody off the
+    /// list, and only this thread reaps.
+    pub(crate) fn own_children(self) -> Vec<Pid> {
         match self {
-            Self::Lists => children(pid),
-            Self::Scan => scan().remove(&pid).unwrap_or_default(),
+            Self::Lists => {
+                let list = fs::read_to_string("/proc/thread-self/children");
+                list.map(|list| numbers(&list)).unwrap_or_default()
+            }
+            Self::Scan => scan().remove(&crate::identity::own_pid()).unwrap_or_default(),
         }
     }
 

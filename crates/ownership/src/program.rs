@@ -5,11 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
+/// The argument that makes a program the supervisor ([`crate::owner::run_if_asked`]).
+pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
+
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {
     pub(crate) kind: Kind,
-    /// argv[0], when it differs from the name.
+    /// `argv[0]`, when it differs from the name.
     pub(crate) argv0: Option<OsString>,
 }
 
@@ -47,7 +50,7 @@ impl Program {
         Ok(Self { kind: Kind::Open(Arc::clone(fd)), argv0: None })
     }
 
-    /// Shows itself under this name (argv[0]).
+    /// Shows itself under this name (`argv[0]`).
     #[must_use]
     pub fn shown_as(mut self, argv0: impl AsRef<OsStr>) -> Self {
         self.argv0 = Some(argv0.as_ref().to_owned());

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::escalation::Ladder;
-use crate::owner::Process;
+use crate::exit::Process;
 use crate::protocol::MAX_NAMED;
 use crate::sys::Pid;
 
@@ -210,6 +210,13 @@ impl Registry {
     /// Nothing but the owner itself.
     pub(crate) fn is_idle(&self) -> bool {
         self.scopes.len() == 1 && self.orphans.is_empty()
+    }
+
+    /// Something died, somewhere.
+    pub(crate) fn progress(&mut self, now: Instant) {
+        for ladder in self.scopes.values_mut().filter_map(|scope| scope.ladder.as_mut()) {
+            ladder.progress(now);
+        }
     }
 
     /// The earliest time at which a ladder has something to do.

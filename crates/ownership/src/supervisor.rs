@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
-use crate::owner::{Emptied, Process};
+use crate::exit::{Emptied, Process};
 use crate::protocol::{Failure, Image, Order, Reply, Request};
 use crate::registry::{Registry, Root, Scope, ScopeId};
 use crate::spawn::Phase;
@@ -19,6 +19,8 @@ use crate::sys::wait::Dead;
 pub(crate) enum Event {
     /// A record came on this scope's line, with these descriptors.
     Request { line: ScopeId, request: Request, fds: Vec<OwnedFd> },
+    /// A request came whose body could not be received for want of descriptors.
+    Unreadable { line: ScopeId, id: u64 },
     /// What [`Effect::Spawn`] led to.
     Started { scope: ScopeId, pid: Pid },
     /// What [`Effect::Spawn`] or [`Effect::OpenLine`] led to.
@@ -149,6 +151,10 @@ impl Supervisor {
             Event::Request { line, request, fds } => {
                 self.request(line, request, fds, now, &mut effects);
             }
+            Event::Unreadable { line, id } => {
+                let failure = Failure { phase: Phase::Request, errno: libc::EMFILE };
+                effects.push(failed_reply(line, id, failure));
+            }
             Event::Started { scope, pid } => self.started(scope, pid, &mut effects),
             Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
             Event::Opened { scope } => self.opened(scope, &mut effects),
@@ -197,7 +203,7 @@ impl Supervisor {
             Request::Spawn(order) => {
                 let carried = 1 + usize::from(order.image == Image::Open) + order.fds.len();
                 let refusal = self.refusal(line, order.id).or((fds.len() != carried)
-                    .then_some(Failure { phase: Phase::Request, errno: libc::EBADF }));
+                    .then_some(Failure { phase: Phase::Request, errno: libc::EMFILE }));
                 if let Some(failure) = refusal {
                     return effects.push(failed_reply(line, order.id, failure));
                 }
@@ -314,6 +320,7 @@ impl Supervisor {
             touched.extend(self.registry.orphan_died(pid));
         }
         effects.push(Effect::Reap { pid });
+        self.registry.progress(now);
         touched.sort_unstable();
         touched.dedup();
         for scope in touched {

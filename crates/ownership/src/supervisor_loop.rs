@@ -38,6 +38,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// for each of its living scopes (`Exited`, `Emptied`), which are never dropped.
 const MAX_WAITING: usize = 4096;
 
+/// A full line is looked at again after this time, where `poll` cannot tell that it has room.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Records read from one line before the others get their turn.
 const BATCH: usize = 64;
 
@@ -64,7 +67,8 @@ fn set_up(control: OwnedFd, owner: OwnedFd) -> io::Result<Loop> {
     process::close_from(5);
     process::quiet_standard_streams()?;
     process::go_on_in_a_copy()?;
-    // Only if the stage's parent leads us already; then we are in a session of our own.
+    // Fails only if the stage's parent leads us already; then we are in a session of our own.
+    // detached-spawn: ok — the supervisor itself must outlive its owner, to end what that left
     let _ = rustix::process::setsid();
     rustix::process::chdir("/")?;
     // Shares no word with any owner: a kill by name takes one of them at most.
@@ -95,6 +99,8 @@ struct Loop {
     deaths: OwnedFd,
     null: OwnedFd,
     lines: HashMap<ScopeId, Line>,
+    /// Lines of scopes that are over, on which something is still to be said.
+    parting: Vec<Line>,
     /// Handles of the roots.
     handles: HashMap<Pid, OwnedFd>,
     /// The other ends of lines that were made and not yet handed out.
@@ -132,6 +138,7 @@ impl Loop {
             deaths,
             null: null.into(),
             lines: HashMap::from([(ScopeId::ALL, Line::new(control))]),
+            parting: Vec::new(),
             handles: HashMap::new(),
             fresh: HashMap::new(),
             reached: HashMap::new(),
@@ -171,6 +178,7 @@ impl Loop {
     }
 
     fn flush(&mut self) {
+        self.parting.retain_mut(|line| line.flush() && !line.waiting.is_empty());
         let unheard: Vec<_> = self
             .lines
             .iter_mut()
@@ -194,13 +202,19 @@ impl Loop {
         for (scope, line) in &self.lines {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, line.waiting.len() < MAX_WAITING && !self.leaving);
-            flags.set(PollFlags::OUT, !line.waiting.is_empty());
+            flags.set(PollFlags::OUT, line.waits_for_room());
             waiting |= !line.waiting.is_empty();
             asked.push(PollFd::new(&line.socket, flags));
             scopes.push(*scope);
         }
+        for line in &self.parting {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::OUT, line.waits_for_room());
+            asked.push(PollFd::new(&line.socket, flags));
+            waiting = true;
+        }
         // A full line says when it has room; where it cannot (descriptors under way), look again.
-        let again = waiting.then(|| now() + Duration::from_millis(20));
+        let again = waiting.then(|| now() + LOOK_AGAIN);
         let until = [self.machine.deadline(), again].into_iter().flatten().min();
         let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
         if poll(&mut asked, timeout.as_ref()).is_err() {
@@ -235,7 +249,7 @@ impl Loop {
                 Look::Dead(dead) => dead,
             };
             let registry = self.machine.registry();
-            let children = self.source.children(identity::own_pid());
+            let children = self.source.own_children();
             // The dead one itself may be unlisted by now where the list is a scan.
             let unknown: Vec<_> = children
                 .into_iter()
@@ -275,6 +289,7 @@ impl Loop {
                         self.feed(Event::Request { line: scope, request, fds });
                     }
                 }
+                Ok(Received::Bodiless { id }) => self.feed(Event::Unreadable { line: scope, id }),
                 Ok(Received::Junk) => {}
                 Err(Errno::AGAIN) => return,
                 Ok(Received::End) | Err(_) => return self.close(scope),

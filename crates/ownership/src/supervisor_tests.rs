@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::owner::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Usage};
 
 fn origin() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
@@ -269,6 +269,7 @@ fn events() -> Vec<Event> {
             ask(line.0, Request::Resume { id: 1 }),
             // Descriptors are missing.
             ask(line.0, order(4, GRACE)),
+            Event::Unreadable { line, id: 9 },
             Event::Started { scope, pid: 400 },
             Event::Failed { scope, failure },
             Event::Opened { scope },

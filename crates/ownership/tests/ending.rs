@@ -22,8 +22,7 @@ const DAEMON: &str = r#"(setsid sh -c 'echo $$ > "$DIR/daemon"; exec sleep 600' 
 const STUBBORN: &str = r#"sh -c 'trap "" TERM; echo $$ > "$DIR/stubborn"; exec sleep 600' & "#;
 const STOPPED: &str =
     r#"setsid sh -c 'echo $$ > "$DIR/stopped"; kill -STOP $$; exec sleep 600' & "#;
-const READY: &str =
-    r#"while ! [ -s "$DIR/session" ] || ! [ -s "$DIR/daemon" ]; do sleep 0.01; done; "#;
+const WHEN_TOLD: &str = r#"while ! [ -e "$DIR/go" ]; do sleep 0.01; done; "#;
 
 fn script(dir: &Path, parts: &[&str]) -> Spawn {
     shell(&parts.concat()).env("DIR", dir).grace(GRACE)
@@ -39,8 +38,10 @@ fn gone(who: &[Identity]) {
 fn what_a_child_leaves_is_ended_and_named() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = owner();
-    let (child, events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, READY, "exit 3"]));
+    let (child, events) =
+        start(&owner, script(dir.path(), &[SESSION, DAEMON, WHEN_TOLD, "exit 3"]));
     let members = ["session", "daemon"].map(|name| recorded(dir.path(), name));
+    fs::write(dir.path().join("go"), "").expect("write");
     assert_eq!(child.wait().expect("exit").status, ExitStatus::Code(3));
     let empty = child.wait_empty().expect("empty");
     gone(&members);
@@ -137,8 +138,10 @@ fn a_grandchild_that_keeps_the_pipe_is_ended_with_its_scope() {
 fn pausing_stops_all_of_a_scope_and_resuming_continues_it() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = owner();
-    let (child, _events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, "sleep 600"]));
-    let mut members = ["session", "daemon"].map(|name| recorded(dir.path(), name)).to_vec();
+    // The shell sleeps in state D while what it starts is stopped before its exec: not until then.
+    let last = r#"sh -c 'echo $$ > "$DIR/last"; exec sleep 600'; "#;
+    let (child, _events) = start(&owner, script(dir.path(), &[SESSION, DAEMON, last]));
+    let mut members = ["session", "daemon", "last"].map(|n| recorded(dir.path(), n)).to_vec();
     members.push(Identity::of(child.pid().cast_signed()).expect("child"));
     let all = |state: &str| members.iter().all(|m| m.state().as_deref() == Some(state));
     child.pause();

@@ -81,11 +81,10 @@ fn relative_directories_are_relative_to_the_owner() {
 #[test]
 fn a_child_leads_its_session_with_default_signals() {
     let owner = owner();
-    let text =
-        output(&owner, shell("cat /proc/$$/status; cut -d' ' -f1,5,6 /proc/$$/stat; echo $$"));
-    let lines: Vec<_> = text.lines().collect();
-    let pid = lines[lines.len() - 1];
-    assert_eq!(lines[lines.len() - 2], format!("{pid} {pid} {pid}"), "leads group and session");
+    let text = output(&owner, shell("cut -d' ' -f1,5,6 /proc/$$/stat; echo $$"));
+    let (ids, pid) = text.trim().split_once('\n').expect("two lines");
+    assert_eq!(ids, format!("{pid} {pid} {pid}"), "leads group and session");
+    let text = output(&owner, Spawn::new("/bin/cat").arg("/proc/self/status"));
     let field = |name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).expect("field");
         u64::from_str_radix(line[name.len()..].trim(), 16).expect("hexadecimal")
@@ -221,4 +220,13 @@ fn this_program_runs_again_although_its_file_is_gone() {
     let spawn = Spawn::program(program).args(["--list"]);
     let text = output(&owner, spawn);
     assert!(text.contains("this_program_runs_again"), "{text}");
+}
+
+#[test]
+fn the_default_owner_is_set_once() {
+    assert!(ownership::spawn_owned(shell("true")).is_err(), "none is set");
+    assert!(ownership::owner::set_default(owner()));
+    assert!(!ownership::owner::set_default(owner()), "the first call wins");
+    let child = ownership::spawn_owned(shell("exit 9")).expect("spawn");
+    assert_eq!(child.wait().expect("exit").status, ExitStatus::Code(9));
 }

@@ -9,14 +9,12 @@
 //! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
 //! | [`diagnostic`] | what is wrong, where, and what to do |
 //! | [`duration`], `nearest` | duration texts, and what a person probably meant |
-//! | `network` | whether the state directory lies on a network |
 
 pub mod diagnostic;
 pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
-mod network;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -30,7 +28,6 @@ use std::time::Duration;
 
 pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
-pub use network::network_filesystem;
 pub use search::state_dir;
 pub use trust::{Trusted, trust};
 

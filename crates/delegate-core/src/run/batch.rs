@@ -1,57 +1,34 @@
 //! The loop of one batch: feeds the pure [`Monitor`] and carries out its effects. With
-//! [`super::line`], [`super::child_io`] and [`super::delivery`] the only code that waits, and the
-//! only code of this crate that reads the clock.
+//! [`super::line`], [`super::child_io`] and [`super::delivery`] the only code that waits.
 //!
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
+mod effects;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use delegate_protocol::event::Complete;
-use delegate_protocol::frame::{Encoder, PART, to_bytes};
-use delegate_protocol::value::Bytes;
-use delegate_protocol::{
-    Event, FrameError, ParentEnd, ParentMessage, RunId, Status, SubagentId, TaskSpec,
-};
+use delegate_protocol::{RunId, Status, SubagentId};
 use ownership::ChildEvent as SystemEvent;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
-use super::child_io::{COMMANDS, ChildIo, Command, Told};
+use super::child_io::{Command, Told};
+use super::clock::Clock;
 use super::control::ControlState;
 use super::delivery::Delivery;
-use super::journal::Journal;
-use super::line;
-use crate::collect::{self, Said, Subject};
-use crate::launch::{Handle, Launch, Launched, Launcher, StartFailure};
-use crate::monitor::{self, Effect, Facts, Input, Limits, Monitor, Order};
+use crate::collect::Said;
+use crate::launch::{Handle, Launched, Launcher, StartFailure};
+use crate::monitor::{self, Effect, Input, Limits, Monitor, Order};
 use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
-use crate::store::{NewRun, Store, spill};
+use crate::store::{NewRun, Store};
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-
-/// Time since the batch began.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is the file that waits")]
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub(super) fn now(self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn instant(self, at: Duration) -> tokio::time::Instant {
-        (self.0 + at).into()
-    }
-}
 
 /// Something that reached the loop. Each kind comes a bounded number of times per child, so its
 /// channel needs no bound.
@@ -273,203 +250,6 @@ impl Loop {
         self.batch.control.applied();
     }
 
-    // --- effects ---
-
-    fn launch(&mut self, index: u32) {
-        let task = &self.batch.plan.tasks[index as usize];
-        let wake = Arc::new(Notify::new());
-        let sender = self.sender.clone();
-        let waked = Arc::clone(&wake);
-        let launch = Launch {
-            purpose: task.goal().chars().take(60).collect(),
-            terminate_grace: self.batch.plan.settings.terminate_grace,
-            sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
-            waker: Arc::new(move || waked.notify_waiters()),
-        };
-        self.active.insert(
-            index,
-            Active {
-                child: self.batch.plan.subagent_id(index as usize),
-                begun: Arc::default(),
-                over: watch::Sender::new(false),
-                wake,
-                commands: None,
-                handle: None,
-                start_failure: None,
-                said: None,
-                settling: false,
-            },
-        );
-        let (launcher, sender) = (self.batch.launcher.clone(), self.sender.clone());
-        // A start may block (a hung file system below the program): not on the thread that watches
-        // deadlines.
-        tokio::task::spawn_blocking(move || {
-            send(&sender, Incoming::Launched(index, launcher.launch(launch)));
-        });
-    }
-
-    fn launched(&mut self, index: u32, launched: Launched) {
-        let journal = self.journal(index);
-        let Some(active) = self.active.get_mut(&index) else { return };
-        let Launched { pid, handle, line, output } = launched;
-        if self.paused {
-            handle.pause();
-        }
-        active.handle = Some(handle);
-        let result_file = self.batch.store.result_file(self.batch.run, index);
-        let limit = self.batch.plan.settings.max_result_bytes;
-        match line::split(line, &active.wake) {
-            Ok((reader, writer)) => {
-                let (commands, receiver) = mpsc::channel(COMMANDS);
-                active.commands = Some(commands);
-                let io = ChildIo {
-                    child: active.child,
-                    goal: self.batch.plan.tasks[index as usize].goal().to_owned(),
-                    reader,
-                    writer,
-                    output,
-                    commands: receiver,
-                    over: active.over.subscribe(),
-                    begun: Arc::clone(&active.begun),
-                    delivery: Arc::clone(&self.batch.delivery),
-                    journal,
-                    answer: spill::Answer::new(result_file, limit),
-                    clock: self.clock,
-                };
-                let sender = self.sender.clone();
-                let span =
-                    tracing::info_span!(target: "delegate::run", "child", id = %active.child, pid);
-                let io = io.run(move |told| send(&sender, Incoming::Told(index, told)));
-                tokio::task::spawn_local(io.instrument(span));
-                self.child_step(index, Input::Launched { pid });
-            }
-            Err(error) => {
-                self.child_step(index, Input::Launched { pid });
-                self.child_step(index, Input::Violation(format!("its line: {error}")));
-                self.io_ended(index, Box::default());
-            }
-        }
-    }
-
-    fn begin(&mut self, index: u32) {
-        let spec = self.batch.plan.spec(index as usize);
-        let Some(active) = self.active.get_mut(&index) else { return };
-        let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
-        let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
-        self.batch.delivery.push(start.clone());
-        active.begun.store(true, Ordering::Release);
-        match begin_frames(spec) {
-            Ok(frames) => active.command(Command { event: Some(start), frames }),
-            // The plan has checked it; then the child waits in vain and its limit ends it.
-            Err(error) => {
-                tracing::error!(target: "delegate::run", %error, "a spec is not sendable")
-            }
-        }
-    }
-
-    fn interrupt(&mut self, index: u32) {
-        let Some(active) = self.active.get_mut(&index) else { return };
-        let mut frames = Vec::new();
-        match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
-            Ok(()) => active.command(Command { event: None, frames }),
-            Err(error) => tracing::error!(target: "delegate::run", %error, "no interrupt frame"),
-        }
-    }
-
-    fn terminate(&mut self, index: u32, grace: Duration) {
-        if let Some(handle) = self.active.get(&index).and_then(|active| active.handle.as_ref()) {
-            handle.end(grace);
-        }
-    }
-
-    /// Folds what is known into the outcome and stores it; waits for the I/O of a child that was
-    /// given up.
-    fn settle(&mut self, index: u32) {
-        let Some(facts) = self.monitor.facts(index).cloned() else { return };
-        let launched = facts.launched_at.is_some();
-        let active = self.active.get_mut(&index);
-        let said = match active {
-            Some(active) if launched => {
-                let Some(said) = active.said.take() else {
-                    active.settling = true;
-                    active.over.send_replace(true);
-                    return;
-                };
-                said
-            }
-            _ => Box::default(),
-        };
-        self.note_what_is_left(index, &facts);
-        let subject = self.subject(index, launched);
-        let outcome = collect::outcome(subject, &facts, *said);
-        self.statuses[index as usize] = outcome.status;
-        let complete = collect::complete(&outcome);
-        let child = self.batch.plan.subagent_id(index as usize);
-        let event = Event::Complete { child, end: complete.clone() };
-        self.completes.insert(index, complete);
-        let (journal, sender, run) = (self.journal(index), self.sender.clone(), self.batch.run);
-        let now = self.clock.now();
-        tokio::task::spawn_local(async move {
-            if launched {
-                journal.event(&event, now).await;
-            }
-            journal.store.put_outcome(run, outcome, move |durable| {
-                send(&sender, Incoming::Recorded(index, durable));
-            });
-        });
-    }
-
-    fn subject(&mut self, index: u32, launched: bool) -> Subject {
-        let plan = &self.batch.plan;
-        let task = &plan.tasks[index as usize];
-        let logs = self.batch.store.child_dir(self.batch.run, index).filter(|_| launched);
-        Subject {
-            task_index: index,
-            isolation: self.batch.launcher.isolation(),
-            launcher: launched.then(|| self.batch.launcher.word()),
-            limit: plan.timeout(index as usize),
-            limit_place: task.timeout_origin().map(str::to_owned),
-            start_limit: plan.settings.start_timeout,
-            logs,
-            start_failure: self.active.get_mut(&index).and_then(|a| a.start_failure.take()),
-        }
-    }
-
-    fn note_what_is_left(&mut self, index: u32, facts: &Facts) {
-        if facts.abandoned {
-            self.left_running.push(LeftRunning {
-                task_index: index,
-                pid: None,
-                name: "thread".to_owned(),
-                why: "a thread cannot be ended, and this one did not return".to_owned(),
-            });
-        }
-        if facts.lost {
-            self.unverified.push(format!("task {index}: its supervisor is gone"));
-        }
-        for process in facts.emptied.iter().flat_map(|emptied| &emptied.left) {
-            self.left_running.push(LeftRunning {
-                task_index: index,
-                pid: Some(process.pid),
-                name: process.name.clone(),
-                why: "it waits in the kernel and takes no signal yet".to_owned(),
-            });
-        }
-    }
-
-    fn announce(&mut self, index: u32) {
-        // Its handle goes with it: nothing of the child is left to end.
-        drop(self.active.remove(&index));
-        if let Some(end) = self.completes.remove(&index) {
-            let child = self.batch.plan.subagent_id(index as usize);
-            self.batch.delivery.push(Event::Complete { child, end });
-        }
-    }
-
-    fn journal(&self, task_index: u32) -> Journal {
-        Journal { store: self.batch.store.clone(), run: self.batch.run, task_index }
-    }
-
     async fn end(self) -> Report {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
@@ -495,15 +275,6 @@ impl Loop {
     }
 }
 
-impl Active {
-    fn command(&self, command: Command) {
-        let Some(commands) = &self.commands else { return };
-        if let Err(error) = commands.try_send(command) {
-            tracing::debug!(target: "delegate::run", %error, "a child that is over is told nothing");
-        }
-    }
-}
-
 fn task_count(plan: &Plan) -> u32 {
     u32::try_from(plan.tasks.len()).unwrap_or(u32::MAX)
 }
@@ -521,24 +292,6 @@ fn limits(plan: &Plan) -> Vec<Limits> {
         return vec![of(settings.child_timeout)];
     }
     (0..plan.tasks.len()).map(|index| of(plan.timeout(index))).collect()
-}
-
-/// `Begin` in one frame, or in parts when it is over the cap.
-fn begin_frames(spec: TaskSpec) -> Result<Vec<u8>, FrameError> {
-    let encoder = Encoder::<ParentEnd>::default();
-    let mut frames = Vec::new();
-    let begin = ParentMessage::Begin(Box::new(spec));
-    match (encoder.frame(&begin, &mut frames), begin) {
-        (Err(FrameError::Oversized { .. }), ParentMessage::Begin(spec)) => {
-            for part in to_bytes(&*spec)?.chunks(PART) {
-                let part = ParentMessage::SpecPart(Bytes(part.to_vec()));
-                encoder.frame(&part, &mut frames)?;
-            }
-            encoder.frame(&ParentMessage::BeginFromParts, &mut frames)?;
-            Ok(frames)
-        }
-        (written, _) => written.map(|()| frames),
-    }
 }
 
 /// The loop outlives its children; what comes after its end has nobody left to care.

@@ -8,10 +8,12 @@
 //! | `line` | bytes of a socket, a channel or a pipe |
 //! | `delivery` | events to the consumer, two classes |
 //! | `journal` | events and output to the store |
+//! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 
 pub(crate) mod batch;
 mod child_io;
+mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod journal;
@@ -31,7 +33,8 @@ use self::control::ControlState;
 use self::delivery::Delivery;
 use crate::monitor::CancelReason;
 use crate::plan::Plan;
-use crate::report::Report;
+use crate::report::{Outcome, Report};
+use crate::store::Store;
 
 /// A running batch.
 ///
@@ -49,6 +52,7 @@ pub struct Run {
     requested: usize,
     delivery: Arc<Delivery>,
     control: Arc<ControlState>,
+    store: Store,
     /// `None` once it was taken.
     report: Option<oneshot::Receiver<Report>>,
 }
@@ -59,9 +63,10 @@ impl Run {
         plan: Arc<Plan>,
         delivery: Arc<Delivery>,
         control: Arc<ControlState>,
+        store: Store,
         report: oneshot::Receiver<Report>,
     ) -> Self {
-        Self { id, plan, requested: 0, delivery, control, report: Some(report) }
+        Self { id, plan, requested: 0, delivery, control, store, report: Some(report) }
     }
 
     /// Its id.
@@ -74,6 +79,13 @@ impl Run {
     #[must_use]
     pub fn task_count(&self) -> usize {
         self.plan.tasks.len()
+    }
+
+    /// The whole outcome of a child, once its `Complete` was seen: outcomes as they come, instead of
+    /// [`Report::results`] at the end. `None` before that.
+    #[must_use]
+    pub fn outcome(&self, child: SubagentId) -> Option<Outcome> {
+        self.store.outcome(self.id, child.task_index()).ok().map(Outcome)
     }
 
     /// A handle for another thread, a signal handler or a UI.

@@ -29,16 +29,15 @@ impl Loop {
                 let members = alive.map(|member| member.stat.process(member.pid)).collect();
                 return Some(Event::Left { scope, members });
             }
-            Effect::Pause { scope } => self.signal_all(scope, libc::SIGSTOP),
-            Effect::Resume { scope } => self.signal_all(scope, libc::SIGCONT),
+            Effect::Pause { scope } => self.pause(scope),
+            Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
                 wait::reap(pid);
                 self.handles.remove(&pid);
             }
             Effect::Forget { scope } => {
-                if let Some(mut line) = self.lines.remove(&scope) {
-                    line.flush();
-                }
+                // Its last words may have to wait for room.
+                self.parting.extend(self.lines.remove(&scope));
                 self.reached.remove(&scope);
             }
             Effect::Leave => self.leave(),
@@ -169,10 +168,20 @@ impl Loop {
         self.send_group(scope, libc::SIGKILL);
     }
 
-    fn signal_all(&self, scope: ScopeId, number: i32) {
-        self.send_group(scope, number);
-        for member in self.members(scope) {
-            member.send(&[number]);
+    /// One walk would miss who is just being handed from a dying parent to the next.
+    fn pause(&self, scope: ScopeId) {
+        self.send_group(scope, libc::SIGSTOP);
+        if !self.off.walk {
+            stop_all(self.source, &self.stems(scope));
+        }
+    }
+
+    /// All of it stands still, so one walk meets everybody.
+    fn resume(&self, scope: ScopeId) {
+        let members = self.members(scope);
+        self.send_group(scope, libc::SIGCONT);
+        for member in members {
+            member.send(&[libc::SIGCONT]);
         }
     }
 
@@ -183,7 +192,7 @@ impl Loop {
         let Some(control) = self.lines.get_mut(&ScopeId::ALL) else { return };
         // Fails only on a line without a peer.
         let _ = rustix::net::shutdown(&control.socket, rustix::net::Shutdown::Read);
-        while let Ok(Received::Record { .. } | Received::Junk) =
+        while let Ok(Received::Record { .. } | Received::Bodiless { .. } | Received::Junk) =
             line::receive(control.socket.as_fd(), &mut self.buffer, false)
         {}
         control.waiting.push_back((Reply::Leaving.encode(), None));

@@ -14,22 +14,32 @@ use crate::protocol::{Reply, VERSION};
 pub(super) struct Line {
     pub(super) socket: OwnedFd,
     pub(super) waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// The kernel lacks something else than room, of which `poll` would know nothing.
+    starved: bool,
 }
 
 impl Line {
     pub(super) fn new(socket: OwnedFd) -> Self {
         let hello = Reply::Hello { version: VERSION, pid: identity::own_pid() };
-        Self { socket, waiting: VecDeque::from([(hello.encode(), None)]) }
+        Self { socket, waiting: VecDeque::from([(hello.encode(), None)]), starved: false }
+    }
+
+    /// Whether `poll` can tell when the next word may be said.
+    pub(super) fn waits_for_room(&self) -> bool {
+        !self.waiting.is_empty() && !self.starved
     }
 
     /// Says what can be said without waiting. `false` when nobody is there to hear it.
     pub(super) fn flush(&mut self) -> bool {
+        self.starved = false;
         while let Some((bytes, fd)) = self.waiting.front() {
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
             match line::send(self.socket.as_fd(), bytes, &fds, false) {
                 Ok(()) => drop(self.waiting.pop_front()),
-                // TOOMANYREFS: more descriptors under way than one process may have; told later.
-                Err(Errno::AGAIN | Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
+                Err(Errno::AGAIN) => return true,
+                // TOOMANYREFS: more descriptors are under way than one user may have.
+                Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
+                    self.starved = true;
                     return true;
                 }
                 Err(_) => {
