@@ -173,7 +173,7 @@ fn rb_07_64_mib_go_down_while_64_mib_come_up() {
 #[test]
 fn rb_07_a_program_echoes_a_large_goal_while_it_is_still_being_written() {
     for isolation in BOTH {
-        let goal = format!("{}.", "g".repeat(32 << 20));
+        let goal = format!("{}.", "g".repeat(8 << 20));
         let rig = rig(isolation);
         let (outcomes, _) = run(&rig, [crate::support::command(&goal, ["cat"])]);
         check(&outcomes[0], goal.len() as u64, std::iter::once(goal));
