@@ -11,6 +11,7 @@
 //! | `wrong-version` | says `Hello` with a version that nobody speaks |
 //! | `noise` | sends COUNT (4096) bytes that are no frame as the first thing, then exits 0 |
 //! | `deaf` | says `Hello`, and never reads what comes |
+//! | `early-event` | sends `Hello` and an event in one breath, then does it right |
 //! | after `Begin` | |
 //! | `well` | does it right: text, result `well`, exit 0 |
 //! | `garbage` | sends COUNT (4096) bytes that are no frame, then exits 0 |
@@ -69,6 +70,9 @@ fn main() -> io::Result<ExitCode> {
     if mode == "deaf" {
         run_on();
     }
+    if mode == "early-event" {
+        send(&mut line, &text("too early"))?;
+    }
     let spec = begin(&mut line)?;
     let (mode, count) = if mode == "goal" { mode_of(&spec.goal) } else { (mode, count) };
     misbehave(line, &mode, count)
@@ -84,7 +88,7 @@ fn mode_of(text: &str) -> (String, Option<u64>) {
 fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result<ExitCode> {
     let number = |default: u64| count.unwrap_or(default);
     match mode {
-        "well" => {
+        "well" | "early-event" => {
             send(&mut line, &text("working"))?;
             result(&mut line, "well")?;
         }

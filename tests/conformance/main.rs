@@ -1,49 +1,38 @@
-//! Smoke.
-use delegate_runtime::*;
-use std::time::Duration;
+//! The conformance suite: what a delegated batch must do, every case over both executors where a
+//! thread can have it. Lines of the contract's matrix carry their number (`m138_...`), rows of the
+//! list of known faults theirs (`rb_02_...`).
+//!
+//! What measures this process (memory, descriptors, limits) runs in a process of its own: see `alone`.
+#![expect(clippy::disallowed_methods, reason = "a test suite: it waits, and starts itself again")]
+#![expect(unreachable_pub, reason = "modules of a binary")]
+#![expect(clippy::unwrap_used, reason = "a test panics")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test looks for some events among all")]
 
-struct Echo;
-impl Agent for Echo {
-    const NAME: &'static str = "echo";
-    type Params = Option<u32>;
-    type Answer = String;
-    fn run(&mut self, p: Option<u32>, s: &mut Session) -> Result<String, Failure> {
-        for i in 0..3 {
-            s.text(&format!("{i} "));
-        }
-        if p == Some(1) {
-            panic!("one");
-        }
-        if p == Some(2) {
-            loop {
-                s.checkpoint()?;
-                std::thread::yield_now();
-            }
-        }
-        Ok(format!("hello {p:?} {}", s.spec().goal))
-    }
-}
-delegate_runtime::test_support!(|| Echo);
+#[path = "../support/mod.rs"]
+mod support;
 
-#[test]
-fn smoke() {
-    for isolation in [Isolation::Thread, Isolation::Process] {
-        let dir = tempfile::tempdir().unwrap();
-        let d = blocking::Delegator::builder()
-            .isolation(isolation)
-            .state_dir(dir.path())
-            .build()
-            .unwrap();
-        let tasks = (0..5)
-            .map(|i| Task::of::<Echo>(format!("g{i}"), Some(i)).timeout(Duration::from_secs(1)));
-        let mut run = d.batch(tasks).start().unwrap();
-        for e in run.events() {
-            println!("{e:?}");
-        }
-        let r = run.finish();
-        for o in r.results() {
-            println!("{:?}", *o);
-        }
-        println!("{:?} {:?}", r.warnings(), r.left_running());
-    }
-}
+mod agents;
+mod alone;
+mod command;
+mod command_bytes;
+mod command_family;
+mod descriptors;
+mod matrix_isolation;
+mod matrix_limits;
+mod order;
+mod parity;
+mod parity_random;
+mod result_size;
+mod seen;
+mod spec;
+mod status;
+mod submit;
+mod wire;
+mod wire_flood;
+mod wire_start;
+
+use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
+
+delegate_runtime::test_support!(|| Scripted, || Sized, || Spec, || Descriptors, || Noisy, || {
+    Swallow
+});

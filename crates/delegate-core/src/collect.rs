@@ -87,7 +87,7 @@ struct Judgement {
 
 /// Folds everything into the entry.
 #[must_use]
-pub fn outcome(subject: Subject, facts: &Facts, said: Said) -> Outcome {
+pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let judgement = judge(&subject, facts, &said);
     let cause = cause(&subject, facts, &said, judgement.status);
     let crashed = judgement.status == Status::Error && !said.stderr.is_empty();
@@ -95,7 +95,7 @@ pub fn outcome(subject: Subject, facts: &Facts, said: Said) -> Outcome {
     let began = facts.started_at.or(facts.launched_at);
     let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
     let notes = notes(facts, &said);
-    let summary = summary(judgement.status, &said);
+    let summary = summary(judgement.status, &mut said);
     let finish = said.finish;
     let api_calls = finish.as_ref().map_or(said.api_calls, |finish| finish.api_calls);
     let timed_out_at = facts.timed_out_at.filter(|_| timed_out);
@@ -375,14 +375,18 @@ fn names(processes: &[Process]) -> String {
 }
 
 /// What the child had to say: its answer; for one that was stopped or failed, what there was.
-fn summary(status: Status, said: &Said) -> Option<String> {
-    let partial = if said.answer.text.is_empty() { &said.last_text } else { &said.answer.text };
+fn summary(status: Status, said: &mut Said) -> Option<String> {
+    // Taken and not copied: it may be 16 MiB.
+    let answer = std::mem::take(&mut said.answer.text);
+    if status == Status::Completed {
+        return Some(answer);
+    }
+    let partial = if answer.is_empty() { std::mem::take(&mut said.last_text) } else { answer };
     match status {
-        Status::Completed => Some(said.answer.text.clone()),
         Status::Failed | Status::Timeout | Status::Interrupted => {
-            (!partial.is_empty()).then(|| partial.clone())
+            (!partial.is_empty()).then_some(partial)
         }
-        Status::Error | Status::Unknown => None,
+        Status::Completed | Status::Error | Status::Unknown => None,
     }
 }
 

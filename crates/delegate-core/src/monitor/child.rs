@@ -13,7 +13,8 @@ use ownership::{Emptied, ExitStatus};
 
 use crate::monitor::cancel::CancelReason;
 
-/// How long a child may stay after its `Finish` before it is ended. The reference waits 5 s too.
+/// How long a child may stay after its `Finish`, or after it closed its line without one, before it is
+/// ended. The reference waits 5 s too.
 pub const LEAVE_GRACE: Duration = Duration::from_secs(5);
 
 /// How long we wait, beyond the grace, for the supervisor to say that a scope is empty. It reports
@@ -70,6 +71,8 @@ pub enum Input {
     Violation(String),
     /// Its last frame.
     Finish(Verdict),
+    /// It closed its line, and so can say nothing more, while its process was not known to be gone.
+    LineClosed,
     /// Nothing more can be read from it.
     StreamEnded,
     /// Its process or thread ended.
@@ -148,6 +151,7 @@ pub struct Child {
     /// When its wall clock runs out.
     run_deadline: Option<Duration>,
     stream_ended: bool,
+    line_closed: bool,
     facts: Facts,
 }
 
@@ -162,6 +166,7 @@ impl Child {
             deadline: None,
             run_deadline: None,
             stream_ended: false,
+            line_closed: false,
             facts: Facts::default(),
         }
     }
@@ -212,6 +217,7 @@ impl Child {
             Input::Hello => self.hello(now, &mut orders),
             Input::Violation(detail) => self.violation(detail, now, &mut orders),
             Input::Finish(verdict) => self.finish(verdict, now),
+            Input::LineClosed => self.line_closed(now),
             Input::StreamEnded => self.stream_ended = true,
             Input::Exited(status) => self.exited(status, now),
             Input::Emptied(emptied) => self.facts.emptied = Some(emptied),
@@ -288,6 +294,15 @@ impl Child {
         }
     }
 
+    /// Most children close their line by ending, and the wait status follows. One that has no result
+    /// and runs on can never have one.
+    fn line_closed(&mut self, now: Duration) {
+        if matches!(self.phase, Phase::Greeting | Phase::Running) {
+            self.line_closed = true;
+            self.enter(self.phase, Some(now + LEAVE_GRACE));
+        }
+    }
+
     fn exited(&mut self, status: ExitStatus, now: Duration) {
         self.facts.exit.get_or_insert(status);
         self.over(now);
@@ -344,6 +359,10 @@ impl Child {
             return self.give_up();
         }
         match self.phase {
+            Phase::Greeting | Phase::Running if self.line_closed => {
+                let detail = "it closed its line without a result and ran on".to_owned();
+                self.violation(detail, now, orders);
+            }
             Phase::Greeting => {
                 self.facts.start_timeout = true;
                 self.terminate(self.limits.terminate_grace, now, orders);

@@ -23,6 +23,7 @@ fn inputs() -> Vec<Input> {
         Input::Violation("garbage".to_owned()),
         Input::Finish(Verdict::Completed),
         Input::Finish(Verdict::Interrupted),
+        Input::LineClosed,
         Input::StreamEnded,
         Input::Exited(OK),
         Input::Emptied(Emptied::default()),
@@ -238,5 +239,25 @@ proptest! {
         feed(&mut child, Input::Recorded(true), now);
         prop_assert_eq!((settled, announced), (1, 1));
         prop_assert_eq!(child.phase(), Phase::Ended);
+    }
+}
+
+#[test]
+fn a_child_that_closes_its_line_and_runs_on_is_ended_and_one_that_ends_is_not() {
+    for phase in [Phase::Greeting, Phase::Running] {
+        let mut child = in_phase(phase, Isolation::Process);
+        assert_eq!(child.step(Input::LineClosed, at(1)), []);
+        assert_eq!(
+            child.next_deadline(),
+            Some(at(1) + LEAVE_GRACE).min(child.run_deadline.or(Some(at(60))))
+        );
+        let mut ends = child.clone();
+        assert_eq!(ends.step(Input::Exited(ExitStatus::Code(1)), at(2)), []);
+        assert_eq!((ends.step(Input::Tick, at(7)), &ends.facts().violation), (vec![], &None));
+        child.run_deadline = None;
+        let orders = child.step(Input::Tick, at(6));
+        assert_eq!(orders, [Order::Terminate(LIMITS.terminate_grace)], "{phase:?}");
+        assert!(child.facts().violation.as_ref().unwrap().contains("closed its line"));
+        assert!(!child.facts().start_timeout);
     }
 }

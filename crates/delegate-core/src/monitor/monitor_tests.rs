@@ -33,6 +33,7 @@ fn complete(monitor: &mut Monitor, index: u32) -> Vec<Effect> {
         Input::Hello,
         Input::Finish(Verdict::Completed),
         Input::Exited(ExitStatus::Code(0)),
+        Input::LineClosed,
         Input::StreamEnded,
         Input::Emptied(Emptied::default()),
         Input::Recorded(true),

@@ -184,6 +184,7 @@ impl Loop {
             Incoming::Told(index, Told::Finish(verdict)) => {
                 self.child_step(index, Input::Finish(verdict));
             }
+            Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
             Incoming::Told(index, Told::Over(said)) => self.io_ended(index, said),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;

@@ -40,6 +40,7 @@ pub(super) enum Told {
     Hello,
     Violation(String),
     Finish(Verdict),
+    LineClosed,
     Over(Box<Said>),
 }
 
@@ -163,6 +164,9 @@ impl Intake {
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
+        }
+        if self.said.finish.is_none() && !*over.borrow() {
+            tell(Told::LineClosed);
         }
         if let Err(error) = decoder.finish() {
             self.said.cut.get_or_insert_with(|| error.to_string());
