@@ -184,13 +184,9 @@ impl Merged {
         match event {
             Event::Text { child: _, text } => {
                 self.text.push_str(&text);
-                if self.text.len() > MERGED_TEXT {
-                    let mut cut = self.text.len() - MERGED_TEXT;
-                    while !self.text.is_char_boundary(cut) {
-                        cut += 1;
-                    }
-                    self.text.drain(..cut);
-                    self.left_out += cut as u64;
+                // Cutting at twice the size keeps this linear.
+                if self.text.len() > 2 * MERGED_TEXT {
+                    self.cut_text();
                 }
             }
             Event::Thinking { child: _, text } => self.thinking = Some(text),
@@ -205,7 +201,18 @@ impl Merged {
         }
     }
 
-    fn into_events(self, child: SubagentId) -> Vec<Event> {
+    /// Keeps the last [`MERGED_TEXT`] bytes, cut between characters.
+    fn cut_text(&mut self) {
+        let mut cut = self.text.len().saturating_sub(MERGED_TEXT);
+        while !self.text.is_char_boundary(cut) {
+            cut += 1;
+        }
+        self.text.drain(..cut);
+        self.left_out += cut as u64;
+    }
+
+    fn into_events(mut self, child: SubagentId) -> Vec<Event> {
+        self.cut_text();
         let mut events = Vec::new();
         if self.left_out > 0 {
             let summary =
