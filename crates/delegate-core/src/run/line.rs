@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use delegate_child::link::{Next, ParentHalf, Refused};
@@ -61,6 +61,7 @@ impl LineReader {
             Self::Socket(socket) => {
                 read_ready(
                     over,
+                    socket.as_ref().as_fd(),
                     async || socket.readable().await,
                     |buffer| socket.try_read(buffer),
                     take,
@@ -128,6 +129,7 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
     loop {
         let next = read_ready(
             &mut over,
+            pipe.as_fd(),
             async || pipe.readable().await,
             |buffer| pipe.try_read(buffer),
             &mut take,
@@ -145,8 +147,13 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
 
 /// Waits for bytes and takes one read of them; `false` at the end of the stream, or when the child
 /// is over and nothing can be read.
+///
+/// Tokio answers `WouldBlock` from what its reactor has seen so far, without asking the system. That
+/// will do while there is somebody to wait for; the last look must see what the child left behind,
+/// so it asks the system itself.
 async fn read_ready(
     over: &mut Over,
+    fd: BorrowedFd<'_>,
     readable: impl AsyncFn() -> io::Result<()>,
     mut try_read: impl FnMut(&mut [u8]) -> io::Result<usize>,
     mut take: impl FnMut(&[u8]),
@@ -155,7 +162,12 @@ async fn read_ready(
         // Asked before the read: what came before the end was said is then surely seen.
         let last_look = *over.borrow();
         let result = SCRATCH.with_borrow_mut(|buffer| {
-            let count = try_read(buffer)?;
+            let count = match try_read(buffer) {
+                Err(error) if last_look && error.kind() == io::ErrorKind::WouldBlock => {
+                    rustix::io::read(fd, &mut **buffer)?
+                }
+                read => read?,
+            };
             take(&buffer[..count]);
             Ok::<_, io::Error>(count)
         });
@@ -170,5 +182,44 @@ async fn read_ready(
                 _changed = over.changed() => {}
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    /// Runs on a loop that has not looked at any descriptor yet.
+    fn at_once<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap().block_on(work)
+    }
+
+    #[test]
+    fn the_last_look_sees_what_the_reactor_has_not_seen_yet() {
+        let said = at_once(async {
+            let (ours, mut childs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (mut reader, _writer) = split(Line::Socket(ours), &Arc::default()).unwrap();
+            childs.write_all(b"the result").unwrap();
+            drop(childs);
+            let (mut said, mut over) = (Vec::new(), watch::Sender::new(true).subscribe());
+            while reader.read(&mut over, |bytes| said.extend_from_slice(bytes)).await.unwrap() {}
+            said
+        });
+        assert_eq!(said, b"the result");
+    }
+
+    #[test]
+    fn the_last_look_at_a_pipe_that_a_grandchild_keeps_takes_what_is_there_and_ends() {
+        let said = at_once(async {
+            let (ours, mut childs) = io::pipe().unwrap();
+            childs.write_all(b"last words").unwrap();
+            let mut said = Vec::new();
+            let over = watch::Sender::new(true).subscribe();
+            drain(ours.into(), over, |bytes| said.extend_from_slice(bytes)).await;
+            drop(childs);
+            said
+        });
+        assert_eq!(said, b"last words");
     }
 }
