@@ -2,7 +2,6 @@
 //! ratio. `cargo bench --bench compare [-- ROUNDS]`, 15 rounds without a number.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts bare programs")]
 #![expect(clippy::print_stdout, reason = "a table is what it is for")]
-#![expect(missing_docs, reason = "a bench has no callers")]
 
 mod support;
 

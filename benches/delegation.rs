@@ -3,7 +3,6 @@
 //! `cargo bench --bench delegation`, with a filter behind `--` where one is enough. The same rounds
 //! beside bare programs, interleaved: `cargo bench --bench compare`.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts bare programs")]
-#![expect(missing_docs, reason = "a bench has no callers")]
 
 mod support;
 

@@ -2,7 +2,6 @@
 //! is gone. `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS]`; medians and minima.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts the owner bare")]
 #![expect(clippy::print_stdout, reason = "a table is what it is for")]
-#![expect(missing_docs, reason = "a bench has no callers")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitCode, Stdio};

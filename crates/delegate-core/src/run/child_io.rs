@@ -162,6 +162,7 @@ impl Intake {
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
+            self.delivery.tell();
         }
         if let Err(error) = decoder.finish() {
             self.said.cut.get_or_insert_with(|| error.to_string());

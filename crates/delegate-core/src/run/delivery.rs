@@ -59,7 +59,9 @@ impl Delivery {
         state.closed || state.queue.len() < ROOM
     }
 
-    /// Sends an event of a child. Lifecycle events wait for room; progress is merged without it.
+    /// Queues an event of a child. Lifecycle events wait for room; progress is merged without it. The
+    /// consumer is woken by [`Delivery::tell`]: once for all events of one read, as waking it for each
+    /// costs more than the event.
     pub(crate) async fn send(&self, event: Event) {
         if event.class() == Class::Progress {
             return self.offer(event);
@@ -77,8 +79,13 @@ impl Delivery {
                     break;
                 }
             }
+            self.tell();
             room.await;
         }
+    }
+
+    /// Tells the consumer of what was queued.
+    pub(crate) fn tell(&self) {
         self.readable.notify_one();
     }
 
@@ -106,8 +113,6 @@ impl Delivery {
         } else {
             state.merged.entry(child).or_default().take(event);
         }
-        drop(state);
-        self.readable.notify_one();
     }
 
     /// Nothing more will be sent.
