@@ -6,10 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::{Declared, File, Violation, declared};
 
-/// Files that wait for something before they can become targets, with what they wait for.
-const WAITING: [(&str, &str); 0] = [];
-
-/// Rust files that no target holds, and rows of the table above that have become untrue.
+/// Rust files that no target holds.
 pub(crate) fn forgotten(files: &[File]) -> Vec<Violation> {
     let sources: BTreeMap<&str, &File> =
         files.iter().filter(|file| file.is_rust()).map(|file| (file.path.as_str(), file)).collect();
@@ -23,14 +20,10 @@ pub(crate) fn forgotten(files: &[File]) -> Vec<Violation> {
             }));
         }
     }
-    let waits = |path: &str| WAITING.iter().any(|(waiting, _)| *waiting == path);
-    let found = sources.values().filter_map(|file| {
-        match (reached.contains(&file.path), waits(&file.path)) {
-            (true, false) | (false, true) => None,
-            (false, false) => Some(Violation::new(file, 0, "no target holds this file")),
-            (true, true) => Some(Violation::new(file, 0, "waits no longer: take its row away")),
-        }
-    });
+    let found = sources
+        .values()
+        .filter(|file| !reached.contains(&file.path))
+        .map(|file| Violation::new(file, 0, "no target holds this file"));
     found.collect()
 }
 

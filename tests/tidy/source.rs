@@ -146,13 +146,26 @@ pub(crate) fn declared(file: &File) -> Vec<Declared> {
         if file.reads(at, &["mod"]) && file.near(at, 2).is_some_and(|token| token.is(";")) {
             let beside = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
             let path = match named.take() {
-                Some(name) => format!("{beside}/{}", name.trim_end_matches("/mod")),
+                Some(name) => beside_path(beside, name.trim_end_matches("/mod")),
                 None => format!("{}/{}", module_folder(&file.path), file.tokens[at + 1].text),
             };
             found.push(Declared { path, test: file.tokens[at].test });
         }
     }
     found
+}
+
+/// A path that is written relative to a folder, `..` resolved.
+fn beside_path(folder: &str, name: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in name.split('/') {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts.join("/")
 }
 
 /// The folder in which the modules that a file declares are looked for.
@@ -228,5 +241,7 @@ mod tests {
         assert_eq!(module_folder("tests/a.rs"), "tests");
         assert_eq!(module_folder("tests/a/b.rs"), "tests/a/b");
         assert_eq!(module_folder("crates/x/src/bin/y.rs"), "crates/x/src/bin");
+        assert_eq!(beside_path("tests/a", "../support"), "tests/support");
+        assert_eq!(beside_path("", "odd"), "odd");
     }
 }

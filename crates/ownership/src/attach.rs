@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::child::supervisor_error;
 use crate::line::{self, Received};
-use crate::owner::SUPERVISOR_ROLE;
+use crate::program::SUPERVISOR_ROLE;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, VERSION};
 use crate::spawn::SpawnError;

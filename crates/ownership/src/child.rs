@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
-use crate::owner::{ChildEvent, Emptied, Exit};
 use crate::protocol::Failure;
 use crate::spawn::{Phase, SpawnError};
 use crate::sys::{Pid, signal};

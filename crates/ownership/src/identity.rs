@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 
-use crate::owner::Process;
+use crate::exit::Process;
 use crate::sys::Pid;
 
 /// What `/proc/PID/stat` says, as far as we need it.

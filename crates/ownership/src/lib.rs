@@ -10,6 +10,7 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod exit;
 pub mod inherit;
 pub mod owner;
 pub mod program;
@@ -47,9 +48,8 @@ mod supervisor_loop;
 #[cfg(target_os = "linux")]
 mod sys;
 
-pub use owner::{
-    ChildEvent, Emptied, Exit, ExitStatus, Owned, Owner, Process, Scope, Usage, spawn_owned,
-};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
 

@@ -8,7 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::client::{Answer, Child, Client};
+use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::program::Program;
+pub use crate::program::SUPERVISOR_ROLE;
 use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
 /// A connection to a supervisor. Cheap to clone; all clones are one owner.
@@ -100,83 +102,12 @@ pub fn set_default(owner: Owner) -> bool {
     DEFAULT.set(owner).is_ok()
 }
 
-/// The argument that makes a program the supervisor (see [`run_if_asked`]).
-pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
-
 /// When this process was started as a supervisor, runs it to its end. Call it first in `main`, before
 /// any thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
     let asked = std::env::args_os().nth(1).is_some_and(|role| role == SUPERVISOR_ROLE);
     asked.then(crate::client::run_supervisor)
-}
-
-/// Something that happened to a child or scope. In this order: at most one `Exited`, then exactly one
-/// of `Emptied` and `Lost`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ChildEvent {
-    /// The process ended. What it left in its scope is being ended.
-    Exited(Exit),
-    /// Nothing of the scope is left, as the kernel sees it; or `left` says what cannot die.
-    Emptied(Emptied),
-    /// The supervisor is gone: how the child ended is not known, and that its scope is empty was
-    /// not verified. Its process was sent KILL.
-    Lost,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exit {
-    /// Exit code or signal.
-    pub status: ExitStatus,
-    /// What it used.
-    pub usage: Usage,
-}
-
-/// Exit code or signal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// It exited with this code.
-    Code(i32),
-    /// A signal ended it.
-    Signal {
-        /// Number of the signal.
-        signal: i32,
-        /// Whether a core was dumped.
-        core_dumped: bool,
-    },
-}
-
-/// Resources that a process and its waited-for children used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// CPU time in user space.
-    pub user: Duration,
-    /// CPU time in the kernel.
-    pub system: Duration,
-    /// Largest resident set, in KiB.
-    pub max_rss_kib: u64,
-}
-
-/// A process by number and name, for messages only: the number is not a handle.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
-    /// Its pid when it was seen.
-    pub pid: u32,
-    /// Its name (`comm`, at most 15 bytes).
-    pub name: String,
-}
-
-/// The end of a scope.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Emptied {
-    /// What was still there after the process itself had ended, and was ended; at most 16.
-    pub leftovers: Vec<Process>,
-    /// How many leftovers there were in all.
-    pub leftover_count: u32,
-    /// What cannot die (state D); empty in the normal case.
-    pub left: Vec<Process>,
 }
 
 /// What [`Owned`] and [`Scope`] share: a scope that is ended when its handle is dropped.

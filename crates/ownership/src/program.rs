@@ -5,6 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
+/// The argument that makes a program the supervisor ([`crate::owner::run_if_asked`]).
+pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
+
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::owner::{Emptied, Exit, ExitStatus, Process, Usage};
+use crate::exit::{Emptied, Exit, ExitStatus, Process, Usage};
 use crate::spawn::Phase;
 use crate::sys::Pid;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::escalation::Ladder;
-use crate::owner::Process;
+use crate::exit::Process;
 use crate::protocol::MAX_NAMED;
 use crate::sys::Pid;
 

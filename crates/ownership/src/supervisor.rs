@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
-use crate::owner::{Emptied, Process};
+use crate::exit::{Emptied, Process};
 use crate::protocol::{Failure, Image, Order, Reply, Request};
 use crate::registry::{Registry, Root, Scope, ScopeId};
 use crate::spawn::Phase;

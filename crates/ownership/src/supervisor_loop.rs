@@ -67,7 +67,8 @@ fn set_up(control: OwnedFd, owner: OwnedFd) -> io::Result<Loop> {
     process::close_from(5);
     process::quiet_standard_streams()?;
     process::go_on_in_a_copy()?;
-    // Only if the stage's parent leads us already; then we are in a session of our own.
+    // Fails only if the stage's parent leads us already; then we are in a session of our own.
+    // detached-spawn: ok — the supervisor itself must outlive its owner, to end what that left
     let _ = rustix::process::setsid();
     rustix::process::chdir("/")?;
     // Shares no word with any owner: a kill by name takes one of them at most.

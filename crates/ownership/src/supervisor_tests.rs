@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::owner::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Usage};
 
 fn origin() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]

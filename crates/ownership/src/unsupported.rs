@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::owner::{ChildEvent, Emptied, Exit};
+use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::program::Program;
 use crate::spawn::{Phase, Spawn, SpawnError};
 

@@ -16,7 +16,7 @@ use delegate_protocol::{
 };
 use tokio::sync::mpsc;
 
-use super::batch::Clock;
+use super::clock::Clock;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};

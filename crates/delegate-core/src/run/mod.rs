@@ -8,10 +8,12 @@
 //! | `line` | bytes of a socket, a channel or a pipe |
 //! | `delivery` | events to the consumer, two classes |
 //! | `journal` | events and output to the store |
+//! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 
 pub(crate) mod batch;
 mod child_io;
+mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod journal;

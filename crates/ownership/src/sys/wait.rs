@@ -8,7 +8,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::{Pid, errno};
-use crate::owner::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Usage};
 
 /// A child that is dead and not reaped.
 #[derive(Debug, Clone, PartialEq, Eq)]

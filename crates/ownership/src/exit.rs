@@ -1,0 +1,72 @@
+//! What becomes of a child: its exit, and the end of its scope. Plain data that every other module of
+//! this crate may name.
+
+use std::time::Duration;
+
+/// Something that happened to a child or scope. In this order: at most one `Exited`, then exactly one
+/// of `Emptied` and `Lost`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChildEvent {
+    /// The process ended. What it left in its scope is being ended.
+    Exited(Exit),
+    /// Nothing of the scope is left, as the kernel sees it; or `left` says what cannot die.
+    Emptied(Emptied),
+    /// The supervisor is gone: how the child ended is not known, and that its scope is empty was
+    /// not verified. Its process was sent KILL.
+    Lost,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// Exit code or signal.
+    pub status: ExitStatus,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Exit code or signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this code.
+    Code(i32),
+    /// A signal ended it.
+    Signal {
+        /// Number of the signal.
+        signal: i32,
+        /// Whether a core was dumped.
+        core_dumped: bool,
+    },
+}
+
+/// Resources that a process and its waited-for children used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// CPU time in user space.
+    pub user: Duration,
+    /// CPU time in the kernel.
+    pub system: Duration,
+    /// Largest resident set, in KiB.
+    pub max_rss_kib: u64,
+}
+
+/// A process by number and name, for messages only: the number is not a handle.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid when it was seen.
+    pub pid: u32,
+    /// Its name (`comm`, at most 15 bytes).
+    pub name: String,
+}
+
+/// The end of a scope.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Emptied {
+    /// What was still there after the process itself had ended, and was ended; at most 16.
+    pub leftovers: Vec<Process>,
+    /// How many leftovers there were in all.
+    pub leftover_count: u32,
+    /// What cannot die (state D); empty in the normal case.
+    pub left: Vec<Process>,
+}
