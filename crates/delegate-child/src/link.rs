@@ -15,12 +15,17 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, s
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::{ChildEnd, ChildMessage, FrameError, ParentMessage};
 
-/// Frames that a memory link holds in each direction. The largest that really come are parts of
-/// 1 MiB, so 16 of them bound a child to 16 MiB in flight; a socket would hold 0.2 MiB.
+/// Pieces (one frame, or some small ones) that a memory link holds in each direction. The largest
+/// that really come are parts of 1 MiB, so 16 of them bound a child to 16 MiB in flight; a socket
+/// would hold 0.2 MiB.
 pub const MEMORY_FRAMES: usize = 16;
 
 /// Bytes that one read of a socket takes at most.
 const READ: usize = 64 * 1024;
+
+/// Bytes of encoded events that go out in one piece. One system call for some hundred events pays for
+/// their encoding; more would only make the first of them wait.
+const PIECE: usize = 64 * 1024;
 
 /// The child's end: two halves that live on different threads.
 pub struct Link {
@@ -49,12 +54,28 @@ pub trait Incoming: Send {
 /// The sending half. When it is dropped the parent sees the end of the stream, and a blocked
 /// [`Incoming::receive`] of the same link returns.
 pub trait Outgoing: Send {
+    /// Encodes a message behind those that wait. They go out together: now when they are many, else
+    /// with [`Outgoing::flush`].
+    ///
+    /// # Errors
+    /// When the parent is gone, or the message cannot be encoded; then it is left out, and the line
+    /// stays usable.
+    fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError>;
+
     /// Returns only after the other side (the kernel, or the channel) took every byte.
     ///
     /// # Errors
-    /// When the parent is gone, or the message cannot be encoded; then nothing was sent, and the
-    /// line stays usable.
-    fn send(&mut self, message: &ChildMessage) -> Result<(), LinkError>;
+    /// When the parent is gone.
+    fn flush(&mut self) -> Result<(), LinkError>;
+
+    /// Both.
+    ///
+    /// # Errors
+    /// Those of both; a message that cannot be encoded holds back what waits before it.
+    fn send(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
+        self.put(message)?;
+        self.flush()
+    }
 }
 
 /// A line that does not carry on.
@@ -101,7 +122,7 @@ pub fn socket(fd: OwnedFd) -> Link {
         decoder: Decoder::default(),
         buffer: vec![0; READ].into_boxed_slice(),
     };
-    let outgoing = SocketOutgoing { stream, encoder: Encoder::default(), frame: Vec::new() };
+    let outgoing = SocketOutgoing { stream, encoder: Encoder::default(), frames: Vec::new() };
     Link { incoming: Box::new(incoming), outgoing: Box::new(outgoing) }
 }
 
@@ -134,14 +155,20 @@ impl Incoming for SocketIncoming {
 struct SocketOutgoing {
     stream: Arc<UnixStream>,
     encoder: Encoder<ChildEnd>,
-    frame: Vec<u8>,
+    /// Encoded, and not yet written.
+    frames: Vec<u8>,
 }
 
 impl Outgoing for SocketOutgoing {
-    fn send(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
-        self.frame.clear();
-        self.encoder.frame(message, &mut self.frame)?;
-        (&*self.stream).write_all(&self.frame).map_err(LinkError::of_io)
+    fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
+        self.encoder.frame(message, &mut self.frames)?;
+        if self.frames.len() < PIECE { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        let written = (&*self.stream).write_all(&self.frames);
+        self.frames.clear();
+        written.map_err(LinkError::of_io)
     }
 }
 
@@ -171,7 +198,8 @@ pub fn memory(waker: Waker) -> (Link, ParentHalf) {
         waker: Arc::clone(&waker),
     };
     let sender = Some((to_parent, alive));
-    let outgoing = MemoryOutgoing { sender, encoder: Encoder::default(), waker };
+    let outgoing =
+        MemoryOutgoing { sender, encoder: Encoder::default(), frames: Vec::new(), waker };
     let link = Link { incoming: Box::new(incoming), outgoing: Box::new(outgoing) };
     (link, ParentHalf { to_child, from_child })
 }
@@ -186,7 +214,7 @@ pub struct ParentHalf {
 /// What came from the child.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// One encoded frame.
+    /// One encoded frame, or some that the child sent in one piece.
     Frame(Vec<u8>),
     /// Nothing yet; the waker will be called.
     Empty,
@@ -255,15 +283,24 @@ struct MemoryOutgoing {
     /// `None` only while it is dropped.
     sender: Option<(Sender<Vec<u8>>, Sender<std::convert::Infallible>)>,
     encoder: Encoder<ChildEnd>,
+    /// Encoded, and not yet queued.
+    frames: Vec<u8>,
     waker: Waker,
 }
 
 impl Outgoing for MemoryOutgoing {
-    fn send(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
-        let mut frame = Vec::new();
-        self.encoder.frame(message, &mut frame)?;
+    fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
+        self.encoder.frame(message, &mut self.frames)?;
+        if self.frames.len() < PIECE { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        let frames = std::mem::take(&mut self.frames);
+        if frames.is_empty() {
+            return Ok(());
+        }
         let (sender, _) = self.sender.as_ref().ok_or(LinkError::Closed)?;
-        sender.send(frame).map_err(|_| LinkError::Closed)?;
+        sender.send(frames).map_err(|_| LinkError::Closed)?;
         (self.waker)();
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The outbox: what an agent says waits here for the one writer of the line. It adds waiting to
 //! `queue`: an agent waits while the queue is full, the writer while it is empty.
 
+use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(crate) struct Outbox {
 struct State {
     queue: Queue,
     done: bool,
+    /// Who waits. Waking nobody is a system call too, and there are events by the million.
+    writer_waits: bool,
+    agent_waits: bool,
     /// Content that an agent emitted after it was asked to stop, while there was no room.
     skipped: u64,
 }
@@ -62,15 +66,35 @@ impl Outbox {
                 }
                 Err(Full(event)) => rest = event,
             }
+            state.agent_waits = true;
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        let writer_waits = mem::take(&mut state.writer_waits);
         drop(state);
-        self.work.notify_one();
+        if writer_waits {
+            self.work.notify_one();
+        }
+    }
+
+    /// Takes the oldest event, if there is one.
+    pub(crate) fn try_take(&self) -> Option<ChildEvent> {
+        self.pop(&mut self.state())
+    }
+
+    fn pop(&self, state: &mut State) -> Option<ChildEvent> {
+        let event = state.queue.pop()?;
+        if mem::take(&mut state.agent_waits) {
+            self.room.notify_one();
+        }
+        Some(event)
     }
 
     /// Takes the oldest event; waits for one at most this long (`None`: as long as it takes).
     pub(crate) fn take(&self, wait: Option<Duration>) -> Taken {
-        let idle = |state: &mut State| state.queue.len() == 0 && !state.done;
+        let idle = |state: &mut State| {
+            state.writer_waits = state.queue.len() == 0 && !state.done;
+            state.writer_waits
+        };
         let guard = self.state();
         let mut state = match wait {
             Some(wait) => {
@@ -79,11 +103,8 @@ impl Outbox {
             }
             None => self.work.wait_while(guard, idle).unwrap_or_else(PoisonError::into_inner),
         };
-        match state.queue.pop() {
-            Some(event) => {
-                self.room.notify_one();
-                Taken::Event(event)
-            }
+        match self.pop(&mut state) {
+            Some(event) => Taken::Event(event),
             None if state.done => Taken::Done,
             None => Taken::Nothing,
         }

@@ -194,24 +194,27 @@ fn run(registry: &Registry, mut session: Session) -> End {
     }
 }
 
-/// The writer: events as they come, beats as they are due.
+/// The writer: events as they come, those that wait in one piece, and beats as they are due.
 fn write(outgoing: &mut dyn Outgoing, desk: &Desk, heartbeat: Duration) -> Result<(), LinkError> {
     let mut beats = Beats::new(heartbeat, clock());
     loop {
         let now = clock();
         let message = if let Some(sequence) = beats.due(now) {
             ChildMessage::Beat(desk.account().beat(sequence, now))
+        } else if let Some(event) = desk.outbox.try_take() {
+            ChildMessage::Event(event)
         } else {
+            outgoing.flush()?;
             match desk.outbox.take(beats.wait(now)) {
                 Taken::Event(event) => ChildMessage::Event(event),
                 Taken::Nothing => continue,
                 Taken::Done => return Ok(()),
             }
         };
-        match outgoing.send(&message) {
+        match outgoing.put(&message) {
             // An event that cannot be encoded is not worth the run; the session keeps them small.
             Err(LinkError::Frame(error)) => tracing::warn!(%error, "an event was not sent"),
-            sent => sent?,
+            put => put?,
         }
     }
 }

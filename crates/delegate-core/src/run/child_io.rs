@@ -164,6 +164,7 @@ impl Intake {
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
+            self.delivery.tell();
         }
         if self.said.finish.is_none() && !*over.borrow() {
             tell(Told::LineClosed);

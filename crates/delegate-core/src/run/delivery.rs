@@ -59,7 +59,9 @@ impl Delivery {
         state.closed || state.queue.len() < ROOM
     }
 
-    /// Sends an event of a child. Lifecycle events wait for room; progress is merged without it.
+    /// Queues an event of a child. Lifecycle events wait for room; progress is merged without it. The
+    /// consumer is woken by [`Delivery::tell`]: once for all events of one read, as waking it for each
+    /// costs more than the event.
     pub(crate) async fn send(&self, event: Event) {
         if event.class() == Class::Progress {
             return self.offer(event);
@@ -77,8 +79,13 @@ impl Delivery {
                     break;
                 }
             }
+            self.tell();
             room.await;
         }
+    }
+
+    /// Tells the consumer of what was queued.
+    pub(crate) fn tell(&self) {
         self.readable.notify_one();
     }
 
@@ -106,8 +113,6 @@ impl Delivery {
         } else {
             state.merged.entry(child).or_default().take(event);
         }
-        drop(state);
-        self.readable.notify_one();
     }
 
     /// Nothing more will be sent.
@@ -184,13 +189,9 @@ impl Merged {
         match event {
             Event::Text { child: _, text } => {
                 self.text.push_str(&text);
-                if self.text.len() > MERGED_TEXT {
-                    let mut cut = self.text.len() - MERGED_TEXT;
-                    while !self.text.is_char_boundary(cut) {
-                        cut += 1;
-                    }
-                    self.text.drain(..cut);
-                    self.left_out += cut as u64;
+                // Cutting at twice the size keeps this linear.
+                if self.text.len() > 2 * MERGED_TEXT {
+                    self.cut_text();
                 }
             }
             Event::Thinking { child: _, text } => self.thinking = Some(text),
@@ -205,7 +206,18 @@ impl Merged {
         }
     }
 
-    fn into_events(self, child: SubagentId) -> Vec<Event> {
+    /// Keeps the last [`MERGED_TEXT`] bytes, cut between characters.
+    fn cut_text(&mut self) {
+        let mut cut = self.text.len().saturating_sub(MERGED_TEXT);
+        while !self.text.is_char_boundary(cut) {
+            cut += 1;
+        }
+        self.text.drain(..cut);
+        self.left_out += cut as u64;
+    }
+
+    fn into_events(mut self, child: SubagentId) -> Vec<Event> {
+        self.cut_text();
         let mut events = Vec::new();
         if self.left_out > 0 {
             let summary =

@@ -132,7 +132,9 @@ fn kept_part(piece: &Piece, room: u64) -> usize {
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     match (piece.class, piece.file.2) {
         (Class::Lifecycle, _) => piece.bytes.len(),
-        (Class::Progress, Log::Events) if piece.bytes.len() > room => 0,
+        (Class::Progress, Log::Events) if piece.bytes.len() > room => {
+            piece.bytes[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+        }
         (Class::Progress, _) => piece.bytes.len().min(room),
     }
 }

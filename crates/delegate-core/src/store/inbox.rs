@@ -69,6 +69,15 @@ pub(super) struct Piece {
     pub(super) dropped_before: u64,
 }
 
+impl Piece {
+    /// Whether `next` can be written with it in one go of at most `most` bytes.
+    pub(super) fn can_take(&self, next: &Self, most: usize) -> bool {
+        (self.file, self.class) == (next.file, next.class)
+            && next.dropped_before == 0
+            && self.bytes.len() + next.bytes.len() <= most
+    }
+}
+
 /// What the recorder takes out at once.
 #[derive(Default)]
 pub(super) struct Batch {
@@ -87,6 +96,8 @@ struct Lanes {
     pieces_popped: u64,
     dropped: HashMap<FileKey, u64>,
     waiting: Vec<Waker>,
+    /// The recorder waits for work. Waking nobody is a system call too.
+    idle: bool,
     closed: bool,
 }
 
@@ -118,8 +129,7 @@ impl Inbox {
             *pieces_before = lanes.pieces_pushed;
         }
         lanes.records.push_back(record);
-        drop(lanes);
-        self.work.notify_one();
+        self.wake_recorder(lanes);
         Ok(())
     }
 
@@ -148,9 +158,16 @@ impl Inbox {
         lanes.queued_bytes += bytes.len();
         lanes.pieces_pushed += 1;
         lanes.pieces.push_back(Piece { file, class, bytes, dropped_before });
-        drop(lanes);
-        self.work.notify_one();
+        self.wake_recorder(lanes);
         Ok(())
+    }
+
+    fn wake_recorder(&self, mut lanes: MutexGuard<'_, Lanes>) {
+        let idle = mem::take(&mut lanes.idle);
+        drop(lanes);
+        if idle {
+            self.work.notify_one();
+        }
     }
 
     /// Ready when a lifecycle line would be taken. Asked and registered under one lock, so that no
@@ -183,6 +200,7 @@ impl Inbox {
             if lanes.closed {
                 return false;
             }
+            lanes.idle = true;
             lanes = self.work.wait(lanes).unwrap_or_else(PoisonError::into_inner);
         }
         let group = lanes.records.len().min(GROUP);

@@ -10,8 +10,11 @@ use delegate_protocol::{Outcome, RunId};
 
 use super::database::{Database, RunRow, is_busy};
 use super::files::Files;
-use super::inbox::{Batch, Inbox, Record, Stored};
+use super::inbox::{Batch, Inbox, Piece, Record, Stored};
 use super::memory::{Shared, Trouble};
+
+/// Bytes of one write that is made of several pieces.
+const JOINED: usize = 64 * 1024;
 
 /// What is done once the log pieces before it are written.
 enum After {
@@ -57,7 +60,7 @@ impl Recorder {
         let mut batch = Batch::default();
         while self.inbox.take(&mut batch) {
             self.record(&mut batch);
-            for piece in batch.pieces.drain(..) {
+            for piece in joined(batch.pieces.drain(..)) {
                 let written = self.files.write(&piece);
                 self.warn_of_logs(written);
             }
@@ -157,6 +160,19 @@ impl Recorder {
             self.shared.warn(Trouble::Logs, text);
         }
     }
+}
+
+/// Pieces of one file that follow each other, as one, up to [`JOINED`]: a child that streams costs a
+/// write for some hundred of its events.
+fn joined(pieces: impl Iterator<Item = Piece>) -> impl Iterator<Item = Piece> {
+    let mut pieces = pieces.peekable();
+    std::iter::from_fn(move || {
+        let mut first = pieces.next()?;
+        while let Some(next) = pieces.next_if(|next| first.can_take(next, JOINED)) {
+            first.bytes.extend_from_slice(&next.bytes);
+        }
+        Some(first)
+    })
 }
 
 /// Should this thread ever die early, nobody waits for it for ever.

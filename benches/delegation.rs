@@ -1,0 +1,76 @@
+//! Criterion benches of delegation: starts, batches, events, results, interrupts and kills.
+//!
+//! `cargo bench --bench delegation`, with a filter behind `--` where one is enough. The same rounds
+//! beside bare programs, interleaved: `cargo bench --bench compare`.
+#![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts bare programs")]
+
+mod support;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput};
+use delegate_runtime::Isolation;
+
+use support::Rig;
+
+/// Rounds per sample count: a round is a process or more, so few of them must do.
+const SAMPLES: usize = 15;
+const EVENTS: usize = 100_000;
+const BATCH: usize = 64;
+const PLACES: usize = 10;
+
+fn main() -> ExitCode {
+    support::main(|| {
+        let criterion = Criterion::default()
+            .sample_size(SAMPLES)
+            .warm_up_time(Duration::from_millis(300))
+            .measurement_time(Duration::from_secs(2));
+        let mut criterion = criterion.configure_from_args();
+        for (name, isolation) in [("process", Isolation::Process), ("thread", Isolation::Thread)] {
+            let rig = Rig::new(isolation, PLACES);
+            children(&mut criterion, name, &rig);
+            streams(&mut criterion, name, &rig);
+            interrupt(&mut criterion, name, &rig);
+        }
+        let rig = Rig::new(Isolation::Process, PLACES);
+        criterion.bench_function("process/killed to record", |bench| {
+            bench.iter_custom(|rounds| (0..rounds).map(|_| rig.killed()).sum());
+        });
+        criterion.final_summary();
+    })
+}
+
+fn children(criterion: &mut Criterion, name: &str, rig: &Rig) {
+    criterion.bench_function(&format!("{name}/delegate to first event"), |bench| {
+        bench.iter_custom(|rounds| (0..rounds).map(|_| rig.start_and_outcome().0).sum());
+    });
+    criterion.bench_function(&format!("{name}/delegate to outcome"), |bench| {
+        bench.iter_custom(|rounds| (0..rounds).map(|_| rig.start_and_outcome().1).sum());
+    });
+    criterion.bench_function(&format!("{name}/batch of {BATCH}"), |bench| {
+        bench.iter_custom(|rounds| (0..rounds).map(|_| rig.batch(BATCH, 1)).sum());
+    });
+}
+
+fn streams(criterion: &mut Criterion, name: &str, rig: &Rig) {
+    let mut group = criterion.benchmark_group(name);
+    group.throughput(Throughput::Elements(EVENTS as u64));
+    group.bench_function("events of one child", |bench| {
+        bench.iter_custom(|rounds| (0..rounds).map(|_| rig.events(EVENTS)).sum());
+    });
+    for mib in [1, 64] {
+        let bytes = mib << 20;
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_function(format!("result of {mib} MiB"), |bench| {
+            bench.iter_custom(|rounds| (0..rounds).map(|_| rig.batch(1, bytes)).sum());
+        });
+    }
+    group.finish();
+}
+
+fn interrupt(criterion: &mut Criterion, name: &str, rig: &Rig) {
+    criterion.bench_function(&format!("{name}/interrupt to seen"), |bench| {
+        bench.iter_custom(|rounds| (0..rounds).map(|_| rig.interrupt()).sum());
+    });
+}
