@@ -146,9 +146,8 @@ impl Rig {
     pub(crate) fn interrupt(&self) -> Duration {
         let mut run = self.start(Task::of::<Spinner>("spin", ()));
         let control = run.control();
-        let mut texts = run.events().filter_map(|event| match event {
-            Event::Text { child: _, text } => Some(text),
-            _ => None,
+        let mut texts = run.events().filter_map(|event| {
+            if let Event::Text { child: _, text } = event { Some(text) } else { None }
         });
         assert_eq!(texts.next().as_deref(), Some("here"));
         let asked = wall_clock();
@@ -164,10 +163,10 @@ impl Rig {
         let mut run = self.start(Task::of::<Spinner>("spin", ()));
         let mut pid = None;
         for event in run.events() {
-            match event {
-                Event::Start { pid: started, .. } => pid = started,
-                Event::Text { .. } => break,
-                _ => {}
+            if let Event::Start { pid: started, .. } = event {
+                pid = started;
+            } else if let Event::Text { .. } = event {
+                break;
             }
         }
         let pid = pid.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)).expect("a process");
