@@ -21,6 +21,10 @@ pub const LEAVE_GRACE: Duration = Duration::from_secs(5);
 /// what cannot die after 5 s; beyond this it does not answer at all.
 pub const VERIFY_LIMIT: Duration = Duration::from_secs(15);
 
+/// How long a thread may take to return once its programs are being ended, beyond their grace. Then it
+/// is abandoned.
+pub const RETURN_LIMIT: Duration = Duration::from_secs(5);
+
 /// The time limits of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -392,7 +396,7 @@ impl Child {
         }
         let patience = match self.isolation {
             Isolation::Process => grace + VERIFY_LIMIT,
-            Isolation::Thread => grace + Duration::from_secs(1),
+            Isolation::Thread => grace + RETURN_LIMIT,
         };
         self.enter(Phase::Terminating, Some(now + patience));
         orders.push(Order::Terminate(grace));

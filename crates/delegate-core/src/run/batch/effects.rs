@@ -148,17 +148,23 @@ impl Loop {
         };
         self.note_what_is_left(index, &facts);
         let subject = self.subject(index, launched);
+        // A task that was stopped before its turn leaves no folder: a long line may be stopped at once.
+        let kept = launched || subject.start_failure.is_some();
         let outcome = collect::outcome(subject, &facts, *said);
         self.statuses[index as usize] = outcome.status;
         let complete = collect::complete(&outcome);
         let child = self.batch.plan.subagent_id(index as usize);
+        let goal = self.batch.plan.tasks[index as usize].goal();
+        let requested = (!launched).then(|| Event::SpawnRequested { child, goal: goal.to_owned() });
         let event = Event::Complete { child, end: complete.clone() };
         self.completes.insert(index, complete);
         let (journal, sender, run) = (self.journal(index), self.sender.clone(), self.batch.run);
         let now = self.clock.now();
         tokio::task::spawn_local(async move {
-            if launched {
-                journal.event(&event, now).await;
+            if kept {
+                for event in requested.iter().chain([&event]) {
+                    journal.event(event, now).await;
+                }
             }
             journal.store.put_outcome(run, outcome, move |durable| {
                 send(&sender, Incoming::Recorded(index, durable));
@@ -169,7 +175,9 @@ impl Loop {
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
         let plan = &self.batch.plan;
         let task = &plan.tasks[index as usize];
-        let logs = self.batch.store.child_dir(self.batch.run, index).filter(|_| launched);
+        let start_failure = self.active.get_mut(&index).and_then(|a| a.start_failure.take());
+        let kept = launched || start_failure.is_some();
+        let logs = kept.then(|| self.batch.store.child_dir(self.batch.run, index)).flatten();
         Subject {
             task_index: index,
             isolation: self.batch.launcher.isolation(),
@@ -178,7 +186,7 @@ impl Loop {
             limit_place: task.timeout_origin().map(ToString::to_string),
             start_limit: plan.settings.start_timeout,
             logs,
-            start_failure: self.active.get_mut(&index).and_then(|a| a.start_failure.take()),
+            start_failure,
         }
     }
 
