@@ -207,6 +207,18 @@ impl Registry {
         root.into_iter().chain(self.orphans.get(&pid).into_iter().flatten().copied()).collect()
     }
 
+    /// The scopes that may have left us a child: those of the dead `suspects`, and those with orphans.
+    /// A root is a subreaper, so nothing comes to us before its death; an orphan is none, and what it
+    /// double-forks comes to us while it lives.
+    pub(crate) fn may_have_left(&self, suspects: &[Pid]) -> Vec<ScopeId> {
+        let with_orphans = self.orphans.values().flatten().copied();
+        let mut scopes: Vec<_> =
+            suspects.iter().flat_map(|pid| self.scopes_of(*pid)).chain(with_orphans).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        scopes
+    }
+
     /// Nothing but the owner itself.
     pub(crate) fn is_idle(&self) -> bool {
         self.scopes.len() == 1 && self.orphans.is_empty()

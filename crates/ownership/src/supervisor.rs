@@ -34,13 +34,13 @@ pub(crate) enum Event {
         dead: Dead,
         /// Children that nobody knows: adopted orphans.
         unknown: Vec<Unknown>,
-        /// Known children that were dead by then: one of them left the unknown ones. Empty when
-        /// there are none.
+        /// Known children that were dead by then, and may have left the unknown ones. Empty when
+        /// there are none of these.
         suspects: Vec<Pid>,
     },
     /// What a walk of this scope met for the first time.
     Found { scope: ScopeId, members: Vec<Process> },
-    /// What stands in this scope although it was sent KILL long ago.
+    /// What stands in this scope, or in one inside, although it was sent KILL long ago.
     Left { scope: ScopeId, members: Vec<Process> },
     /// The owner's pidfd is readable.
     OwnerGone,
@@ -88,7 +88,7 @@ pub(crate) enum Effect {
     Kill {
         scope: ScopeId,
     },
-    /// See who stands in it; comes back as [`Event::Left`].
+    /// See who stands in it and in what is inside; comes back as [`Event::Left`].
     Survey {
         scope: ScopeId,
     },
@@ -303,8 +303,9 @@ impl Supervisor {
     ) {
         let mut touched = Vec::new();
         let mut burdened = Vec::new();
+        let candidates = self.registry.may_have_left(suspects);
         for orphan in unknown {
-            let scopes = self.attribute(&orphan, suspects);
+            let scopes = attribute(orphan.tag, &candidates);
             self.registry.add_orphan(orphan.pid, &scopes);
             burdened.extend(scopes);
         }
@@ -325,20 +326,6 @@ impl Supervisor {
         touched.dedup();
         for scope in touched {
             self.follow(scope, burdened.contains(&scope), now, effects);
-        }
-    }
-
-    /// Whose orphan it is: of the one scope that lost a process; if several did, of the one that its
-    /// environment names, else it is held against all of them. If none did, against the owner.
-    fn attribute(&self, orphan: &Unknown, suspects: &[Pid]) -> Vec<ScopeId> {
-        let mut scopes: Vec<_> =
-            suspects.iter().flat_map(|pid| self.registry.scopes_of(*pid)).collect();
-        scopes.sort_unstable();
-        scopes.dedup();
-        match orphan.tag {
-            Some(tag) if scopes.contains(&tag) => vec![tag],
-            _ if scopes.is_empty() => vec![ScopeId::ALL],
-            _ => scopes,
         }
     }
 
@@ -445,6 +432,16 @@ impl Supervisor {
             self.leaving = true;
             effects.push(Effect::Leave);
         }
+    }
+}
+
+/// Whose orphan it is: of the one scope that may have left it; if there are several, of the one that
+/// its environment names, else it is held against all of them. If there is none, against the owner.
+fn attribute(tag: Option<ScopeId>, candidates: &[ScopeId]) -> Vec<ScopeId> {
+    match tag {
+        Some(tag) if candidates.contains(&tag) => vec![tag],
+        _ if candidates.is_empty() => vec![ScopeId::ALL],
+        _ => candidates.to_vec(),
     }
 }
 
