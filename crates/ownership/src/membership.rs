@@ -172,8 +172,8 @@ impl ProcessGroup {
     }
 
     /// Signals the group through its leader's handle where the kernel can (6.9), else by number.
-    pub(crate) fn send(self, leader: BorrowedFd<'_>, number: i32) -> Result<(), Errno> {
-        match signal::send_group(leader, number) {
+    pub(crate) fn send(self, leader: Option<BorrowedFd<'_>>, number: i32) -> Result<(), Errno> {
+        match leader.map_or(Err(Errno::INVAL), |leader| signal::send_group(leader, number)) {
             Err(Errno::INVAL) => signal::send_group_number(self.leader, number),
             other => other,
         }

@@ -44,6 +44,8 @@ pub(crate) struct Scope {
     pub(crate) subs: BTreeSet<ScopeId>,
     /// Children of ours that its processes left to us.
     pub(crate) orphans: BTreeSet<Pid>,
+    /// Stopped: what its processes had already asked for is stopped as it starts.
+    pub(crate) paused: bool,
     /// Present once it is being ended.
     pub(crate) ladder: Option<Ladder>,
     /// What was found after the root was dead.
@@ -62,6 +64,7 @@ impl Scope {
             grace,
             subs: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            paused: false,
             ladder: None,
             leftovers: Vec::new(),
             leftover_count: 0,
@@ -131,10 +134,12 @@ impl Registry {
     pub(crate) fn add(&mut self, parent: ScopeId, id: u64, root: Root, grace: Duration) -> ScopeId {
         let scope = ScopeId(self.next);
         self.next += 1;
-        self.scopes.insert(scope, Scope::new(parent, id, root, grace));
+        let mut new = Scope::new(parent, id, root, grace);
         if let Some(parent) = self.scopes.get_mut(&parent) {
             parent.subs.insert(scope);
+            new.paused = parent.paused;
         }
+        self.scopes.insert(scope, new);
         scope
     }
 

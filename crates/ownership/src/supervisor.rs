@@ -224,18 +224,26 @@ impl Supervisor {
                 }
             }
             Request::Pause { id } => {
-                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
-                    let scopes = self.registry.with_subs(scope);
-                    scopes.into_iter().map(|scope| Effect::Pause { scope })
-                }));
+                let paused = self.set_paused(line, id, true);
+                effects.extend(paused.into_iter().map(|scope| Effect::Pause { scope }));
             }
             Request::Resume { id } => {
-                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
-                    let scopes = self.registry.with_subs(scope);
-                    scopes.into_iter().map(|scope| Effect::Resume { scope })
-                }));
+                let resumed = self.set_paused(line, id, false);
+                effects.extend(resumed.into_iter().map(|scope| Effect::Resume { scope }));
             }
         }
+    }
+
+    /// Notes it of a scope and of all that is in it, and gives these.
+    fn set_paused(&mut self, line: ScopeId, id: u64, paused: bool) -> Vec<ScopeId> {
+        let Some(scope) = self.registry.find(line, id) else { return Vec::new() };
+        let scopes = self.registry.with_subs(scope);
+        for scope in &scopes {
+            if let Some(scope) = self.registry.get_mut(*scope) {
+                scope.paused = paused;
+            }
+        }
+        scopes
     }
 
     /// Why nothing can be started on this line under this name.
@@ -256,11 +264,14 @@ impl Supervisor {
         else {
             return;
         };
-        let (line, id, ending) = (found.parent, found.id, found.ladder.is_some());
+        let (line, id) = (found.parent, found.id);
+        let (ending, paused) = (found.ladder.is_some(), found.paused);
         self.registry.set_running(scope, pid);
         effects.push(Effect::Reply { line, reply: Reply::Started { id, pid }, with: Some(scope) });
         if ending {
             effects.push(Effect::Terminate { scope });
+        } else if paused {
+            effects.push(Effect::Pause { scope });
         }
     }
 

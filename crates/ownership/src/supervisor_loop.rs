@@ -145,7 +145,7 @@ impl Loop {
             handles: HashMap::new(),
             fresh: HashMap::new(),
             reached: HashMap::new(),
-            source: Source::probe(),
+            source: if off.lists { Source::Scan } else { Source::probe() },
             protected: Protected {
                 own: rustix::process::getpgrp().as_raw_nonzero().get(),
                 owner: stat.map_or(0, |stat| stat.group),

@@ -117,6 +117,20 @@ fn the_marker_decides_among_several_dead_and_without_it_all_are_held() {
     }
 }
 
+#[test]
+fn what_a_paused_scope_had_asked_for_starts_stopped() {
+    let (mut machine, now) = running();
+    machine.step(ask(0, Request::Pause { id: 1 }), now);
+    machine.step(spawn_event(1, 7), now);
+    let effects = machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Pause { scope: ScopeId(2) })));
+    let effects = machine.step(ask(0, Request::Resume { id: 1 }), now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Resume { scope: ScopeId(2) })));
+    machine.step(spawn_event(1, 8), now);
+    let effects = machine.step(Event::Started { scope: ScopeId(3), pid: 103 }, now);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Pause { .. })));
+}
+
 /// An orphan is no subreaper: what it double-forks comes to us although it lives.
 #[test]
 fn what_a_living_orphan_leaves_is_held_against_its_scope() {

@@ -112,7 +112,8 @@ impl Loop {
     fn send_group(&self, scope: ScopeId, number: i32) {
         if let Some((group, leader)) = self.group(scope) {
             // Gone, or of another user: the walk and the end condition tell.
-            let _ = group.send(leader.as_fd(), number);
+            let handle = (!self.off.group_handle).then(|| leader.as_fd());
+            let _ = group.send(handle, number);
         }
     }
 
