@@ -38,8 +38,9 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use delegate_protocol::codec;
 use delegate_protocol::event::ChildEvent;
-use delegate_protocol::frame::{self, Decoder, Encoder, FRAME_CAP, PART};
+use delegate_protocol::frame::{Decoder, Encoder, FRAME_CAP, PART};
 use delegate_protocol::message::Verdict;
 use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
@@ -165,7 +166,7 @@ fn begin(line: &mut UnixStream) -> io::Result<TaskSpec> {
                 ParentMessage::Begin(spec) => return Ok(*spec),
                 ParentMessage::SpecPart(Bytes(part)) => whole.extend_from_slice(&part),
                 ParentMessage::BeginFromParts => {
-                    return frame::from_bytes(&whole).map_err(io::Error::other);
+                    return codec::from_bytes(&whole).map_err(io::Error::other);
                 }
                 ParentMessage::Interrupt => {}
             }

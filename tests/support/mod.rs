@@ -1,6 +1,6 @@
 //! What every integration suite needs: delegators over both executors with a state directory of their
 //! own, helper programs, and waiting for facts with a deadline.
-#![allow(dead_code, reason = "each suite uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each suite uses its part")]
 #![allow(clippy::allow_attributes, reason = "an expectation would fail in the suite that uses all")]
 
 use std::fs;
@@ -99,5 +99,10 @@ impl Identity {
     /// Whether it still runs; a zombie is gone.
     pub fn is_alive(self) -> bool {
         stat(self.pid).is_some_and(|(state, start)| start == self.start && state != 'Z')
+    }
+
+    /// Its state as the kernel writes it (man 5 proc): `R`, `S`, `T`, `Z`; `None` when it is gone.
+    pub fn state(self) -> Option<char> {
+        stat(self.pid).filter(|(_, start)| *start == self.start).map(|(state, _)| state)
     }
 }

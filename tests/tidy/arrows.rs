@@ -24,9 +24,19 @@ const CRATES: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// Modules of a package in layers: a module may import its own layer and every layer above it in
-/// this list. Modules that need each other share a layer. A crate without a row (the protocol, whose
-/// types name each other) has no order inside.
-const LAYERS: [(&str, &[&[&str]]); 3] = [
+/// this list. Modules that need each other share a layer.
+const LAYERS: [(&str, &[&[&str]]); 4] = [
+    (
+        "crates/delegate-protocol",
+        &[
+            &["codec", "id"],
+            &["value"],
+            &["outcome", "routing"],
+            &["event", "spec"],
+            &["message"],
+            &["frame", "version"],
+        ],
+    ),
     (
         "crates/ownership",
         &[

@@ -9,7 +9,7 @@ const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inhe
 
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
 const CLOCKS: [(&str, &str); 4] = [
-    ("crates/delegate-core/src/run", "the loop of a batch waits for children and deadlines"),
+    ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
     (
         "crates/ownership/src/supervisor_loop",
         "the supervisor's loop waits for ends and grace periods",
@@ -143,7 +143,7 @@ mod tests {
         {
             assert_eq!(count(clocks, "crates/delegate-core/src/monitor/mod.rs", text), 1, "{text}");
             assert_eq!(count(clocks, "crates/delegate-core/src/runs.rs", text), 1, "{text}");
-            assert_eq!(count(clocks, "crates/delegate-core/src/run.rs", text), 0, "{text}");
+            assert_eq!(count(clocks, "crates/delegate-core/src/run/clock.rs", text), 0, "{text}");
             assert_eq!(count(clocks, "benches/a.rs", text), 0, "{text}");
         }
         assert!(CLOCKS.iter().all(|(_, why)| !why.is_empty()));

@@ -101,7 +101,7 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
     if *value == Value::Null {
         return 0;
     }
-    delegate_protocol::frame::to_bytes(value).map_or(0, |bytes| bytes.len())
+    delegate_protocol::codec::to_bytes(value).map_or(0, |bytes| bytes.len())
 }
 
 #[cfg(test)]

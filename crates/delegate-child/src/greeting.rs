@@ -1,6 +1,6 @@
 //! What a child makes of its parent's messages. Pure: `serve` reads the line and acts.
 
-use delegate_protocol::{ParentMessage, TaskSpec};
+use delegate_protocol::{FrameError, ParentMessage, TaskSpec, codec};
 
 use crate::link::LinkError;
 
@@ -50,7 +50,7 @@ impl Greeting {
                 Ok(Step::Wait)
             }
             (Self::Waiting(parts), ParentMessage::BeginFromParts) => {
-                let spec = delegate_protocol::frame::from_bytes(parts)?;
+                let spec = codec::from_bytes(parts).map_err(FrameError::from)?;
                 *self = Self::Begun;
                 Ok(Step::Begin(Box::new(spec)))
             }
@@ -74,7 +74,7 @@ impl Greeting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delegate_protocol::{frame, spec::sample, value::Bytes};
+    use delegate_protocol::{spec::sample, value::Bytes};
 
     fn spec() -> Box<TaskSpec> {
         Box::new(sample(0, "a", "goal"))
@@ -82,7 +82,7 @@ mod tests {
 
     fn messages() -> [ParentMessage; 4] {
         [
-            ParentMessage::SpecPart(Bytes(frame::to_bytes(&spec()).unwrap())),
+            ParentMessage::SpecPart(Bytes(codec::to_bytes(&spec()).unwrap())),
             ParentMessage::BeginFromParts,
             ParentMessage::Begin(spec()),
             ParentMessage::Interrupt,
@@ -92,7 +92,7 @@ mod tests {
     /// Every state × message.
     #[test]
     fn every_message_in_every_state() {
-        let parts = frame::to_bytes(&spec()).unwrap();
+        let parts = codec::to_bytes(&spec()).unwrap();
         let table = [
             (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt"]),
             (Greeting::Waiting(parts), ["Wait", "Begin", "Err", "Interrupt"]),

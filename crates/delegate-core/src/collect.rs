@@ -272,12 +272,18 @@ fn error(text: String) -> Judgement {
 }
 
 fn violation(facts: &Facts, said: &Said) -> Option<String> {
-    facts.violation.clone().or_else(|| said.cut.clone()).or_else(|| {
+    facts.violation.clone().or_else(|| cut(facts, said).cloned()).or_else(|| {
         said.oversized.map(|(_, largest)| {
             let cap = delegate_protocol::FRAME_CAP;
             format!("a frame of {largest} bytes is over the cap of {cap} bytes")
         })
     })
+}
+
+/// A stream that ended inside of a frame, where that is the child's doing: one that was killed or
+/// crashed in its last write broke nothing, its end is the cause.
+fn cut<'said>(facts: &Facts, said: &'said Said) -> Option<&'said String> {
+    said.cut.as_ref().filter(|_| facts.exit == Some(ExitStatus::Code(0)))
 }
 
 fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Option<Cause> {
@@ -340,6 +346,9 @@ fn notes(facts: &Facts, said: &Said) -> Vec<String> {
                 signal_name(signal)
             )),
         }
+    }
+    if let Some(cut) = said.cut.as_ref().filter(|_| said.finish.is_none()) {
+        notes.push(format!("its stream was cut: {cut}"));
     }
     if facts.lingered {
         notes.push("it stayed after its result and was ended".to_owned());

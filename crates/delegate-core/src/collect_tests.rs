@@ -177,6 +177,18 @@ fn a_broken_protocol_is_named_and_one_after_the_result_only_noted() {
 }
 
 #[test]
+fn a_stream_that_is_cut_by_a_kill_has_the_signal_as_its_cause() {
+    let cut = || Said { cut: Some("half a frame".to_owned()), ..silence() };
+    let signal = ExitStatus::Signal { signal: 9, core_dumped: false };
+    let killed = outcome(subject(), &Facts { exit: Some(signal), ..facts() }, cut());
+    assert_eq!(killed.error.as_deref(), Some("signal 9 (SIGKILL) ended it"));
+    assert_eq!(killed.cause, Some(Cause::Signaled { signal: 9, core_dumped: false }));
+    assert_eq!(killed.notes, ["its stream was cut: half a frame"]);
+    let left = outcome(subject(), &facts(), cut());
+    assert_eq!(left.cause, Some(Cause::ProtocolError { detail: "half a frame".to_owned() }));
+}
+
+#[test]
 fn an_oversized_frame_is_noted_and_named_only_when_no_result_came() {
     let over = Some((1, 1 << 30));
     let kept = Said { oversized: over, ..finish(Verdict::Completed, "42") };

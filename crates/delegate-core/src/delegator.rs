@@ -12,7 +12,7 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Launcher, program};
-use crate::plan::{self, Isolation, Plan, StartError, Task};
+use crate::plan::{self, Isolation, Means, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::Run;
 use crate::run::batch::Batch as BatchLoop;
@@ -228,7 +228,8 @@ impl Delegator {
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
-        plan::plan(tasks, &inner.settings, inner.isolation, agents.as_deref())
+        let means = Means { agents: agents.as_deref(), has_worker: inner.worker.is_some() };
+        plan::plan(tasks, &inner.settings, inner.isolation, means)
     }
 
     fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {

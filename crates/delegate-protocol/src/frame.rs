@@ -1,4 +1,5 @@
-//! Frames: a little-endian `u32` length, then that many bytes of MessagePack with field names.
+//! Frames: a little-endian `u32` length, then that many bytes of MessagePack with field names
+//! ([`crate::codec`]).
 //!
 //! [`Encoder`] and [`Decoder`] are typed by the end that holds them ([`crate::message`]), so a
 //! child cannot even write a parent's message. Decoding is total: whatever a peer sends becomes a
@@ -7,9 +8,7 @@
 
 use std::marker::PhantomData;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
+use crate::codec::{self, CodecError};
 use crate::message::End;
 
 /// The largest frame body, in bytes. Larger values go in parts ([`PART`]).
@@ -18,9 +17,6 @@ pub const FRAME_CAP: usize = 16 * 1024 * 1024;
 /// The size of one part of a value that is sent in parts, in bytes. Small enough that an event or
 /// a heartbeat never waits long behind a part, large enough that the header costs nothing.
 pub const PART: usize = 1024 * 1024;
-
-/// Nesting that a decoder accepts; deeper data is an error, not a stack overflow.
-pub const MAX_DEPTH: usize = 128;
 
 const HEADER: usize = 4;
 
@@ -58,28 +54,10 @@ pub enum FrameError {
     },
 }
 
-/// Any serializable value as MessagePack with field names.
-///
-/// # Errors
-/// When the value refuses to be serialized.
-pub fn to_bytes<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, FrameError> {
-    rmp_serde::to_vec_named(value)
-        .map_err(|error| FrameError::Unencodable { reason: error.to_string() })
-}
-
-/// The reverse of [`to_bytes`]; total, and limited to [`MAX_DEPTH`].
-///
-/// # Errors
-/// When the bytes are not exactly one value of this type.
-pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
-    let undecodable = |reason: String| FrameError::Undecodable { len: bytes.len(), reason };
-    let mut decoder = rmp_serde::Deserializer::new(std::io::Cursor::new(bytes));
-    decoder.set_max_depth(MAX_DEPTH);
-    let value = T::deserialize(&mut decoder).map_err(|error| undecodable(error.to_string()))?;
-    if decoder.position() != bytes.len() as u64 {
-        return Err(undecodable("bytes are left after the value".to_owned()));
+impl From<CodecError> for FrameError {
+    fn from(CodecError(reason): CodecError) -> Self {
+        Self::Unencodable { reason }
     }
-    Ok(value)
 }
 
 /// Writes the messages that end `E` may send.
@@ -166,7 +144,8 @@ impl<E: End> Decoder<E> {
             return Some(Err(FrameError::Oversized { len }));
         }
         let body = rest.get(HEADER..HEADER + len)?;
-        let message = from_bytes(body);
+        let message = codec::from_bytes(body)
+            .map_err(|CodecError(reason)| FrameError::Undecodable { len, reason });
         self.start += HEADER + len;
         Some(message)
     }
@@ -265,13 +244,6 @@ mod tests {
             let want = if cut < HEADER { HEADER } else { bytes.len() };
             assert_eq!(errors, [FrameError::Truncated { have: cut, want }]);
         }
-    }
-
-    #[test]
-    fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
-        let mut deep = vec![0x91; 100_000];
-        deep.push(0xc0);
-        assert!(from_bytes::<crate::Value>(&deep).is_err());
     }
 
     proptest! {

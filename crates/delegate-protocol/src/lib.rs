@@ -13,9 +13,11 @@
 //! | [`event`] | what a child says while it works, and what a consumer sees of it |
 //! | [`outcome`] | how a child ended |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
+//! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
 //! | [`version`] | the handshake |
 
+pub mod codec;
 pub mod event;
 pub mod frame;
 pub mod id;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::frame;
+use crate::codec;
 use crate::id::SubagentId;
 use crate::routing::Routing;
 use crate::value::Value;
@@ -154,9 +154,9 @@ impl TaskSpec {
     /// Names the first field that would not arrive as it is.
     pub fn check_crossing(&self) -> Result<(), CrossingError> {
         self.check_numbers()?;
-        let bytes = frame::to_bytes(self)
+        let bytes = codec::to_bytes(self)
             .map_err(|error| CrossingError { field: "task", reason: error.to_string() })?;
-        let back: Self = frame::from_bytes(&bytes)
+        let back: Self = codec::from_bytes(&bytes)
             .map_err(|error| CrossingError { field: "task", reason: error.to_string() })?;
         compare_fields!(self, back, {
             task_index, task_count, subagent_id, parent_subagent_id, child_depth, role, session_id,

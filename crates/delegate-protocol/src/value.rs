@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::frame;
+use crate::codec;
 
 /// Plain data without a fixed shape. Map keys are text.
 ///
@@ -50,8 +50,8 @@ impl Value {
     /// # Errors
     /// When a map key is not text, or a part refuses to be serialized.
     pub fn from_typed<T: Serialize + ?Sized>(typed: &T) -> Result<Self, ValueError> {
-        let bytes = frame::to_bytes(typed).map_err(|error| ValueError(error.to_string()))?;
-        frame::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
+        let bytes = codec::to_bytes(typed).map_err(|error| ValueError(error.to_string()))?;
+        codec::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
     }
 
     /// Turns this value into a Rust type.
@@ -59,8 +59,8 @@ impl Value {
     /// # Errors
     /// When a field is missing, unknown or of another type; the text names it.
     pub fn to_typed<T: DeserializeOwned>(&self) -> Result<T, ValueError> {
-        let bytes = frame::to_bytes(self).map_err(|error| ValueError(error.to_string()))?;
-        frame::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
+        let bytes = codec::to_bytes(self).map_err(|error| ValueError(error.to_string()))?;
+        codec::from_bytes(&bytes).map_err(|error| ValueError(error.to_string()))
     }
 
     /// The path of the first part that does not equal itself (`NaN`), such as `limits.low[2]`.
@@ -332,8 +332,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_survives_the_line(value in any_value()) {
-            let bytes = frame::to_bytes(&value).unwrap();
-            prop_assert_eq!(frame::from_bytes::<Value>(&bytes).unwrap(), value);
+            let bytes = codec::to_bytes(&value).unwrap();
+            prop_assert_eq!(codec::from_bytes::<Value>(&bytes).unwrap(), value);
         }
     }
 }

@@ -166,7 +166,9 @@ mod tests {
             Task::new("a", "second").timeout(Duration::from_secs(5)),
         ];
         let asked = Some(plan::Isolation::Thread);
-        plan::plan(tasks, &loaded().settings, asked, Some(&["a".to_owned()])).unwrap()
+        let agents = ["a".to_owned()];
+        let means = plan::Means { agents: Some(&agents), has_worker: true };
+        plan::plan(tasks, &loaded().settings, asked, means).unwrap()
     }
 
     #[test]

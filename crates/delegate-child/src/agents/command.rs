@@ -171,7 +171,11 @@ impl Running {
         if ending {
             return Err(Failure::Interrupted);
         }
-        Ok(verdict::of_exit(&self.program, exit.map(|exit| exit.status), &stderr).map(|()| answer))
+        match verdict::of_exit(&self.program, exit.map(|exit| exit.status), &stderr) {
+            // Whoever asked for the stop may have ended the program before we looked.
+            Err(_) if session.is_interrupted() => Err(Failure::Interrupted),
+            verdict => Ok(verdict.map(|()| answer)),
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::common::{Line, Parent, spec, text_of};
 use delegate_child::LinkError;
-use delegate_protocol::frame::{self, PART};
+use delegate_protocol::codec;
+use delegate_protocol::frame::PART;
 use delegate_protocol::message::Verdict;
 use delegate_protocol::spec::sample;
 use delegate_protocol::value::Bytes;
@@ -233,7 +234,7 @@ over_both_lines! {
         let goal = "0123456789abcdef".repeat((17 << 20) / 16);
         let mut parent = Parent::start(line);
         parent.next();
-        for part in frame::to_bytes(&sample(0, "goal", &goal)).unwrap().chunks(PART) {
+        for part in codec::to_bytes(&sample(0, "goal", &goal)).unwrap().chunks(PART) {
             parent.send(&ParentMessage::SpecPart(Bytes(part.to_vec())));
         }
         parent.send(&ParentMessage::BeginFromParts);

@@ -366,7 +366,11 @@ impl Child {
 
     fn terminate(&mut self, grace: Duration, now: Duration, orders: &mut Vec<Order>) {
         self.run_deadline = None;
-        // A thread cannot be killed: what it started is ended, then it is abandoned.
+        // A thread cannot be killed: it is asked, what it started is ended, then it is abandoned.
+        let asked = matches!(self.phase, Phase::Interrupting | Phase::Terminating);
+        if self.isolation == Isolation::Thread && !asked {
+            orders.push(Order::Interrupt);
+        }
         let patience = match self.isolation {
             Isolation::Process => grace + VERIFY_LIMIT,
             Isolation::Thread => grace + Duration::from_secs(1),

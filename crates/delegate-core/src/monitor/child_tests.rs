@@ -75,14 +75,18 @@ const PHASES: [Phase; 8] = [
 ];
 
 /// The decision table: what each fact asks for in each phase, when nothing else is known.
-fn expected(phase: Phase, input: &Input) -> Vec<Order> {
-    let end = Order::Terminate(LIMITS.terminate_grace);
+fn expected(isolation: Isolation, phase: Phase, input: &Input) -> Vec<Order> {
+    // A thread can only be asked, so it is asked before what it started is ended.
+    let end = |grace| match (isolation, phase) {
+        (Isolation::Process, _) | (_, Phase::Interrupting) => vec![Order::Terminate(grace)],
+        (Isolation::Thread, _) => vec![Order::Interrupt, Order::Terminate(grace)],
+    };
     match (phase, input) {
         (Phase::Launching, Input::LaunchFailed) => vec![Order::Settle],
         (Phase::Greeting, Input::Hello) => vec![Order::Begin],
         (Phase::Launching, Input::Violation(_))
         | (Phase::Greeting | Phase::Running | Phase::Interrupting, Input::Violation(_)) => {
-            vec![end]
+            end(LIMITS.terminate_grace)
         }
         (Phase::Greeting | Phase::Running, Input::Cancel(reason))
             if *reason != CancelReason::Kill =>
@@ -92,7 +96,7 @@ fn expected(phase: Phase, input: &Input) -> Vec<Order> {
         (
             Phase::Greeting | Phase::Running | Phase::Interrupting | Phase::Draining,
             Input::Cancel(CancelReason::Kill),
-        ) => vec![Order::Terminate(Duration::ZERO)],
+        ) => end(Duration::ZERO),
         (Phase::Settling, Input::Recorded(_)) => vec![Order::Announce],
         _ => Vec::new(),
     }
@@ -105,7 +109,11 @@ fn every_phase_answers_every_input_as_the_table_says() {
             for input in inputs() {
                 let mut child = in_phase(phase, isolation);
                 let orders = child.step(input.clone(), at(0));
-                assert_eq!(orders, expected(phase, &input), "{isolation:?} {phase:?} {input:?}");
+                assert_eq!(
+                    orders,
+                    expected(isolation, phase, &input),
+                    "{isolation:?} {phase:?} {input:?}"
+                );
             }
         }
     }

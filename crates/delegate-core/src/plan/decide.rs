@@ -20,15 +20,42 @@ pub(super) struct Question {
     pub(super) isolate_single_task: bool,
     /// Tasks of the batch.
     pub(super) tasks: usize,
-    /// [`HAS_PROCESSES`].
-    pub(super) has_processes: bool,
+    /// Why there can be no processes, if so.
+    pub(super) lacks: Option<Lack>,
+}
+
+/// What process isolation needs and this program does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// A system with an implementation.
+    System,
+    /// A program that can be a worker.
+    Worker,
+}
+
+impl Lack {
+    /// What is missing, given whether there is a worker program.
+    pub(super) const fn of(has_worker: bool) -> Option<Self> {
+        match (HAS_PROCESSES, has_worker) {
+            (false, _) => Some(Self::System),
+            (true, false) => Some(Self::Worker),
+            (true, true) => None,
+        }
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::System => "this system has no process isolation yet",
+            Self::Worker => "this program is not its own worker",
+        }
+    }
 }
 
 /// Decides, with one sentence on why.
 ///
 /// # Errors
-/// [`StartError::Unsupported`] where processes are required and this system has none: only `auto`
-/// may choose.
+/// [`StartError::Unsupported`] or [`StartError::NotItsOwnWorker`] where processes are required and
+/// cannot be had: only `auto` may choose.
 pub(super) fn decide(question: Question) -> Result<(Ran, String), StartError> {
     let (wish, who) = match (question.asked, question.setting) {
         (Some(Isolation::Process), _) => {
@@ -52,24 +79,24 @@ pub(super) fn decide(question: Question) -> Result<(Ran, String), StartError> {
     } else {
         "isolate_single_task is true"
     };
-    match wish {
-        ProcessIsolation::Off => Ok((Ran::Thread, who.to_owned())),
-        ProcessIsolation::On | ProcessIsolation::Auto if kept_single => {
+    match (wish, question.lacks) {
+        (ProcessIsolation::Off, _) => Ok((Ran::Thread, who.to_owned())),
+        (ProcessIsolation::On | ProcessIsolation::Auto, _) if kept_single => {
             Ok((Ran::Thread, format!("{who}; {size}")))
         }
-        ProcessIsolation::On => required(&format!("{who}; {size}"), question),
-        ProcessIsolation::Auto if !question.has_processes => {
-            Ok((Ran::Thread, format!("{who}; this system has no process isolation yet")))
+        (ProcessIsolation::On, _) => required(&format!("{who}; {size}"), question),
+        (ProcessIsolation::Auto, Some(lack)) => {
+            Ok((Ran::Thread, format!("{who}; {}", lack.words())))
         }
-        ProcessIsolation::Auto => Ok((Ran::Process, format!("{who}; {size}"))),
+        (ProcessIsolation::Auto, None) => Ok((Ran::Process, format!("{who}; {size}"))),
     }
 }
 
 fn required(reason: &str, question: Question) -> Result<(Ran, String), StartError> {
-    if question.has_processes {
-        Ok((Ran::Process, reason.to_owned()))
-    } else {
-        Err(StartError::Unsupported { os: std::env::consts::OS })
+    match question.lacks {
+        None => Ok((Ran::Process, reason.to_owned())),
+        Some(Lack::System) => Err(StartError::Unsupported { os: std::env::consts::OS }),
+        Some(Lack::Worker) => Err(StartError::NotItsOwnWorker),
     }
 }
 
@@ -120,21 +147,23 @@ mod tests {
         let mut seen = 0;
         for asked in ASKED {
             for setting in SETTINGS {
-                for has_processes in [true, false] {
+                for lacks in [None, Some(Lack::System), Some(Lack::Worker)] {
                     let row = [(false, 1), (false, 2), (true, 1), (true, 2)].map(
                         |(isolate_single_task, tasks)| {
                             seen += 1;
-                            let question = Question {
-                                asked,
-                                setting,
-                                isolate_single_task,
-                                tasks,
-                                has_processes,
-                            };
+                            let question =
+                                Question { asked, setting, isolate_single_task, tasks, lacks };
                             match decide(question) {
                                 Ok((Ran::Process, _)) => 'P',
                                 Ok((Ran::Thread, _)) => 'T',
-                                Err(StartError::Unsupported { .. }) => 'E',
+                                Err(StartError::Unsupported { .. })
+                                    if lacks == Some(Lack::System) =>
+                                {
+                                    'E'
+                                }
+                                Err(StartError::NotItsOwnWorker) if lacks == Some(Lack::Worker) => {
+                                    'E'
+                                }
                                 Err(other) => panic!("{other}"),
                             }
                         },
@@ -142,13 +171,13 @@ mod tests {
                     let row: String = row.iter().collect();
                     assert_eq!(
                         row,
-                        expected(asked, setting, has_processes),
-                        "{asked:?} {setting:?} {has_processes}"
+                        expected(asked, setting, lacks.is_none()),
+                        "{asked:?} {setting:?} {lacks:?}"
                     );
                 }
             }
         }
-        assert_eq!(seen, 4 * 4 * 2 * 4);
+        assert_eq!(seen, 4 * 4 * 3 * 4);
     }
 
     #[test]
@@ -158,7 +187,7 @@ mod tests {
             setting: Some(ProcessIsolation::On),
             isolate_single_task: false,
             tasks: 1,
-            has_processes: true,
+            lacks: None,
         };
         let reason = |question| decide(question).unwrap().1;
         assert_eq!(
@@ -172,5 +201,7 @@ mod tests {
         );
         let single = Question { isolate_single_task: true, ..question };
         assert!(reason(single).ends_with("isolate_single_task is true"));
+        let alone = Question { lacks: Some(Lack::Worker), ..asked };
+        assert!(reason(alone).ends_with("this program is not its own worker"));
     }
 }

@@ -18,7 +18,7 @@ use delegate_protocol::spec::CrossingError;
 use delegate_protocol::{Role, Routing, SubagentId, TaskSpec};
 
 use crate::config::{Settings, duration, shorten};
-use decide::{HAS_PROCESSES, Question, decide};
+use decide::{Lack, Question, decide};
 
 pub use error::StartError;
 pub use task::Task;
@@ -172,6 +172,15 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What the delegating program has.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// Names of the agents; `None` when only a worker of another make knows them.
+    pub agents: Option<&'a [String]>,
+    /// Whether there is a program that can be a worker.
+    pub has_worker: bool,
+}
+
 /// Decides. Checks every task, and that every spec survives the line, before anything starts.
 /// Relative working directories become absolute ones below this process's own.
 ///
@@ -181,7 +190,7 @@ pub fn plan(
     tasks: Vec<Task>,
     settings: &Settings,
     asked: Option<Isolation>,
-    agents: Option<&[String]>,
+    means: Means<'_>,
 ) -> Result<Plan, StartError> {
     if tasks.is_empty() {
         return Err(StartError::EmptyBatch);
@@ -196,7 +205,7 @@ pub fn plan(
         setting: settings.process_isolation,
         isolate_single_task: settings.isolate_single_task,
         tasks: tasks.len(),
-        has_processes: HAS_PROCESSES,
+        lacks: Lack::of(means.has_worker),
     })?;
     let mut plan = Plan {
         isolation,
@@ -208,7 +217,7 @@ pub fn plan(
         nonce: uuid::Uuid::new_v4().as_fields().0,
     };
     let known: Option<BTreeSet<&str>> =
-        agents.map(|agents| agents.iter().map(String::as_str).collect());
+        means.agents.map(|agents| agents.iter().map(String::as_str).collect());
     for index in 0..plan.tasks.len() {
         check(index, &mut plan.tasks[index], known.as_ref())?;
         // One spec at a time: it is dropped again, so memory stays that of the task list.

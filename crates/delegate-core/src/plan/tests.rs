@@ -14,7 +14,7 @@ fn agents() -> Vec<String> {
 }
 
 fn try_plan(tasks: Vec<Task>) -> Result<Plan, StartError> {
-    plan(tasks, &Settings::default(), None, Some(&agents()))
+    plan(tasks, &Settings::default(), None, means(&agents()))
 }
 
 fn refused(tasks: Vec<Task>) -> String {
@@ -29,13 +29,17 @@ fn fault(text: &str) -> String {
     read(text).unwrap_err().render(false)
 }
 
+fn means(agents: &[String]) -> Means<'_> {
+    Means { agents: Some(agents), has_worker: true }
+}
+
 #[test]
 fn a_batch_that_cannot_start_says_why() {
     assert_eq!(refused(vec![]), "the batch has no task; nothing was started");
     let settings = Settings { max_batch_size: Some(2), ..Settings::default() };
     let tasks: Vec<Task> = (0..3).map(|i| Task::new("primes", format!("part {i}"))).collect();
     assert_eq!(
-        plan(tasks, &settings, None, Some(&agents())).unwrap_err().to_string(),
+        plan(tasks, &settings, None, means(&agents())).unwrap_err().to_string(),
         "the batch has 3 tasks, max_batch_size is 2; nothing was started"
     );
     let good = || Task::new("primes", "good");
@@ -81,7 +85,7 @@ fn processes_that_are_asked_for_are_planned() {
         vec![Task::new("primes", "g")],
         &Settings::default(),
         Some(Isolation::Process),
-        Some(&agents()),
+        means(&agents()),
     );
     if decide::HAS_PROCESSES {
         assert_eq!(asked.unwrap().isolation, delegate_protocol::Isolation::Process);
@@ -108,7 +112,7 @@ fn a_spec_carries_its_task_and_the_settings() {
         .metadata("chat", Value::Int(7))
         .params(Value::from("p"));
     let tasks = vec![Task::new("command", "plain"), own];
-    let mut plan = plan(tasks, &settings, None, Some(&agents())).unwrap();
+    let mut plan = plan(tasks, &settings, None, means(&agents())).unwrap();
     plan.started = UNIX_EPOCH + Duration::from_secs(951_782_400);
     plan.nonce = 0x00ff_ffff;
 
@@ -152,7 +156,7 @@ fn the_explanation_names_every_decision() {
         process_isolation: Some(crate::config::ProcessIsolation::Off),
         ..Settings::default()
     };
-    let explained = plan(tasks, &settings, None, Some(&agents())).unwrap().explain();
+    let explained = plan(tasks, &settings, None, means(&agents())).unwrap().explain();
     let of = |name: &str| explained.iter().find(|(key, _)| *key == name).unwrap().1.as_str();
     assert_eq!(of("tasks"), "2");
     assert_eq!(of("agents"), "command, primes");

@@ -1,6 +1,5 @@
 //! The loop of one batch: feeds the pure [`Monitor`] and carries out its effects. With
-//! [`super::line`], [`super::child_io`] and [`super::delivery`] the only code that waits, and the
-//! only code of this crate that reads the clock.
+//! [`super::line`], [`super::child_io`] and [`super::delivery`] the only code that waits.
 //!
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
@@ -9,7 +8,7 @@ mod effects;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use delegate_protocol::event::Complete;
 use delegate_protocol::{RunId, Status, SubagentId};
@@ -18,6 +17,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
 use super::child_io::{Command, Told};
+use super::clock::Clock;
 use super::control::ControlState;
 use super::delivery::Delivery;
 use crate::collect::Said;
@@ -29,25 +29,6 @@ use crate::store::{NewRun, Store};
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-
-/// Time since the batch began.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock(Instant);
-
-impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is the file that waits")]
-    fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub(super) fn now(self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn instant(self, at: Duration) -> tokio::time::Instant {
-        (self.0 + at).into()
-    }
-}
 
 /// Something that reached the loop. Each kind comes a bounded number of times per child, so its
 /// channel needs no bound.

@@ -16,7 +16,7 @@ use delegate_protocol::{
 };
 use tokio::sync::mpsc;
 
-use super::batch::Clock;
+use super::clock::Clock;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
@@ -29,7 +29,8 @@ const STDERR_RING: usize = 64 * 1024;
 /// Bytes of streamed text that are kept for a child that never finishes.
 const LAST_TEXT: usize = 64 * 1024;
 
-/// Frames that wait to be written. The parent says at most two things to a child; a large spec is
+/// Frames that wait to be written. The parent says at most three things to a child (begin,
+/// interrupt, and once more for a thread that is ended); a large spec is
 /// sent as fast as the child takes it.
 pub(super) const COMMANDS: usize = 4;
 

@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use delegate_child::link::{Next, ParentHalf, Refused};
@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, watch};
+use tokio::task::coop::consume_budget;
 
 use crate::launch::Line;
 
@@ -59,15 +60,12 @@ impl LineReader {
     ) -> io::Result<bool> {
         match self {
             Self::Socket(socket) => {
-                read_ready(
-                    over,
-                    async || socket.readable().await,
-                    |buffer| socket.try_read(buffer),
-                    take,
-                )
-                .await
+                let ready = async || socket.readable().await;
+                let stream: &UnixStream = socket.as_ref();
+                read_ready(over, ready, |buffer| socket.try_read(buffer), stream, take).await
             }
             Self::Memory(half, wake) => loop {
+                consume_budget().await;
                 let woken = wake.notified();
                 let last_look = *over.borrow();
                 match half.try_next() {
@@ -126,13 +124,10 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
         }
     };
     loop {
-        let next = read_ready(
-            &mut over,
-            async || pipe.readable().await,
-            |buffer| pipe.try_read(buffer),
-            &mut take,
-        );
-        match next.await {
+        let ready = async || pipe.readable().await;
+        let next =
+            read_ready(&mut over, ready, |buffer| pipe.try_read(buffer), &pipe, &mut take).await;
+        match next {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
@@ -145,17 +140,26 @@ pub(super) async fn drain(fd: OwnedFd, mut over: Over, mut take: impl FnMut(&[u8
 
 /// Waits for bytes and takes one read of them; `false` at the end of the stream, or when the child
 /// is over and nothing can be read.
+///
+/// The last look asks the kernel: the runtime answers "nothing there" from what it has heard so far,
+/// and it may not have heard yet of the last bytes of a child that left behind them.
+///
+/// A child that talks faster than we read never lets a read wait; so that it holds up nobody else of
+/// this thread, deadlines and kills least of all, every read takes from the task's budget.
 async fn read_ready(
     over: &mut Over,
     readable: impl AsyncFn() -> io::Result<()>,
     mut try_read: impl FnMut(&mut [u8]) -> io::Result<usize>,
+    fd: impl AsFd,
     mut take: impl FnMut(&[u8]),
 ) -> io::Result<bool> {
     loop {
+        consume_budget().await;
         // Asked before the read: what came before the end was said is then surely seen.
         let last_look = *over.borrow();
         let result = SCRATCH.with_borrow_mut(|buffer| {
-            let count = try_read(buffer)?;
+            let count =
+                if last_look { rustix::io::read(&fd, &mut **buffer)? } else { try_read(buffer)? };
             take(&buffer[..count]);
             Ok::<_, io::Error>(count)
         });
@@ -170,5 +174,61 @@ async fn read_ready(
                 _changed = over.changed() => {}
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap()
+    }
+
+    #[test]
+    fn the_last_bytes_are_seen_before_the_runtime_has_heard_of_them() {
+        runtime().block_on(async {
+            let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (mut reader, _writer) = split(Line::Socket(ours), &Arc::default()).unwrap();
+            theirs.write_all(b"the result").unwrap();
+            // A grandchild that kept the line: no end of the stream will come.
+            let (_kept, mut over) = (theirs, watch::channel(true).1);
+            let mut seen = Vec::new();
+            while reader.read(&mut over, |bytes| seen.extend_from_slice(bytes)).await.unwrap() {}
+            assert_eq!(seen, b"the result");
+        });
+    }
+
+    #[test]
+    fn the_last_output_is_seen_as_well() {
+        runtime().block_on(async {
+            let (ours, mut theirs) = io::pipe().unwrap();
+            theirs.write_all(b"last words").unwrap();
+            let mut seen = Vec::new();
+            drain(ours.into(), watch::channel(true).1, |bytes| seen.extend_from_slice(bytes)).await;
+            assert_eq!(seen, b"last words");
+            drop(theirs);
+        });
+    }
+
+    #[test]
+    fn rb_17_a_line_that_is_never_empty_lets_others_have_their_turn() {
+        runtime().block_on(async {
+            let (_ours, fd) = io::pipe().unwrap();
+            let mut over = watch::channel(false).1;
+            let endless = async {
+                for _ in 0..100_000 {
+                    let ready = async || Ok(());
+                    let next = read_ready(&mut over, ready, |_| Ok(1), &fd, |_| {});
+                    assert!(next.await.unwrap());
+                }
+            };
+            tokio::select! {
+                biased;
+                () = endless => panic!("it never gave way"),
+                () = std::future::ready(()) => {}
+            }
+        });
     }
 }

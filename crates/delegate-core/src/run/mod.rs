@@ -8,10 +8,12 @@
 //! | `line` | bytes of a socket, a channel or a pipe |
 //! | `delivery` | events to the consumer, two classes |
 //! | `journal` | events and output to the store |
+//! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 
 pub(crate) mod batch;
 mod child_io;
+mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod journal;
@@ -140,7 +142,10 @@ impl std::fmt::Debug for Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if self.report.is_some() {
-            self.control().interrupt();
+            let control = self.control();
+            // A stopped worker hears nothing, and stopped clocks would never end it.
+            control.resume();
+            control.interrupt();
             self.delivery.close();
         }
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use delegate_protocol::frame::{Encoder, PART, to_bytes};
+use delegate_protocol::codec;
+use delegate_protocol::frame::{Encoder, PART};
 use delegate_protocol::value::Bytes;
 use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
@@ -233,7 +234,7 @@ fn begin_frames(spec: TaskSpec) -> Result<Vec<u8>, FrameError> {
     let begin = ParentMessage::Begin(Box::new(spec));
     match (encoder.frame(&begin, &mut frames), begin) {
         (Err(FrameError::Oversized { .. }), ParentMessage::Begin(spec)) => {
-            for part in to_bytes(&*spec)?.chunks(PART) {
+            for part in codec::to_bytes(&*spec)?.chunks(PART) {
                 let part = ParentMessage::SpecPart(Bytes(part.to_vec()));
                 encoder.frame(&part, &mut frames)?;
             }

@@ -1,0 +1,58 @@
+//! Values as MessagePack with field names, and back. Total: no bytes panic, overflow the stack, or
+//! allocate more than they are.
+//!
+//! Used for the bodies of [`crate::frame`]s, for [`crate::Value`] and for specs in parts.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Nesting that a decoder accepts; deeper data is an error, not a stack overflow.
+pub const MAX_DEPTH: usize = 128;
+
+/// A value that cannot be written, or bytes that are no such value; with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CodecError(pub String);
+
+/// Any serializable value as MessagePack with field names.
+///
+/// # Errors
+/// When the value refuses to be serialized.
+pub fn to_bytes<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
+    rmp_serde::to_vec_named(value).map_err(|error| CodecError(error.to_string()))
+}
+
+/// The reverse of [`to_bytes`], limited to [`MAX_DEPTH`].
+///
+/// # Errors
+/// When the bytes are not exactly one value of this type.
+pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    let mut decoder = rmp_serde::Deserializer::new(std::io::Cursor::new(bytes));
+    decoder.set_max_depth(MAX_DEPTH);
+    let value = T::deserialize(&mut decoder).map_err(|error| CodecError(error.to_string()))?;
+    if decoder.position() != bytes.len() as u64 {
+        return Err(CodecError("bytes are left after the value".to_owned()));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
+        let mut deep = vec![0x91; 100_000];
+        deep.push(0xc0);
+        assert!(from_bytes::<Vec<()>>(&deep).is_err());
+        assert!(from_bytes::<crate::Value>(&deep).is_err());
+    }
+
+    #[test]
+    fn what_follows_a_value_is_refused() {
+        let mut bytes = to_bytes(&7_u8).unwrap();
+        assert_eq!(from_bytes::<u8>(&bytes), Ok(7));
+        bytes.push(0xc0);
+        assert!(from_bytes::<u8>(&bytes).is_err());
+    }
+}

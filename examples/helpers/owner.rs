@@ -1,0 +1,163 @@
+//! Helper: a program that delegates, to be ended from outside in every state of its children.
+//!
+//! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
+//! `timeout_seconds`), `places`, `start_timeout_seconds`, `grace_seconds`, `worker_command`. Its agents
+//! are those that ship and `step` of the fault suite.
+//!
+//! It prints JSON lines: `{"run":ID}`, every event of the batch as it comes, and at the end
+//! `{"report":{"verified_empty":…,"warnings":[…],"left_running":[…],"results":[…]}}`. Words on its stdin,
+//! one a line:
+//!
+//! | word | does |
+//! |---|---|
+//! | `exit`, `abort`, `segv` | ends this process so, at once |
+//! | `interrupt`, `kill`, `suspend`, `resume` | to the batch |
+//! | `again` | after a report: runs the same tasks once more |
+//!
+//! After a report, the end of stdin is the end.
+#![expect(clippy::disallowed_methods, clippy::exit, reason = "a program that ends in every way")]
+#![expect(clippy::print_stderr, reason = "the agent of the fault suite prints")]
+
+#[path = "../../tests/support/step.rs"]
+mod step;
+
+use std::error::Error;
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use delegate_runtime::blocking::Delegator;
+use delegate_runtime::config::Settings;
+use delegate_runtime::{Control, Isolation, Report, Task, Value};
+use rustix::process::{Signal, getpid, kill_process};
+use serde::Deserialize;
+use serde_json::json;
+
+#[derive(Deserialize)]
+struct Job {
+    state: String,
+    tasks: Vec<JobTask>,
+    #[serde(default = "four")]
+    places: u32,
+    #[serde(default)]
+    start_timeout_seconds: Option<u64>,
+    #[serde(default)]
+    grace_seconds: Option<u64>,
+    #[serde(default)]
+    worker_command: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct JobTask {
+    agent: String,
+    goal: String,
+    #[serde(default)]
+    params: Value,
+    #[serde(default)]
+    timeout_seconds: Option<u64>,
+}
+
+fn four() -> u32 {
+    4
+}
+
+impl Job {
+    fn settings(&self) -> Settings {
+        let mut settings = Settings {
+            max_concurrent_children: self.places,
+            worker_command: self.worker_command.clone(),
+            ..Settings::default()
+        };
+        if let Some(seconds) = self.start_timeout_seconds {
+            settings.start_timeout = Duration::from_secs(seconds);
+        }
+        if let Some(seconds) = self.grace_seconds {
+            settings.interrupt_grace = Duration::from_secs(seconds);
+            settings.terminate_grace = Duration::from_secs(seconds);
+        }
+        settings
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = Task> {
+        self.tasks.iter().map(|task| {
+            let made = Task::new(&task.agent, &task.goal).params(task.params.clone());
+            match task.timeout_seconds {
+                Some(seconds) => made.timeout(Duration::from_secs(seconds)),
+                None => made,
+            }
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    delegate_runtime::workers().agent(|| step::Stepper).or_else(host)
+}
+
+fn host() -> Result<(), Box<dyn Error>> {
+    let job = std::env::args().nth(1).ok_or("owner JOB")?;
+    let job: Job = serde_json::from_str(&job)?;
+    let delegator = Delegator::builder()
+        .isolation(Isolation::Process)
+        .settings(job.settings())
+        .state_dir(&job.state)
+        .build()?;
+    let (controls, control) = channel::<Control>();
+    let (word, words) = channel::<String>();
+    std::thread::spawn(move || listen(&control, &word));
+    loop {
+        let mut run = delegator.batch(job.tasks()).start()?;
+        controls.send(run.control())?;
+        say(&json!({"run": run.id().to_string()}))?;
+        for event in run.events() {
+            say(&serde_json::to_value(&event)?)?;
+        }
+        say(&report(&run.finish()))?;
+        if next(&words).as_deref() != Some("again") {
+            return Ok(());
+        }
+    }
+}
+
+fn next(words: &Receiver<String>) -> Option<String> {
+    words.recv().ok()
+}
+
+fn report(report: &Report) -> serde_json::Value {
+    let results: Vec<_> = report.results().map(|outcome| outcome.into_entry()).collect();
+    json!({"report": {
+        "verified_empty": report.verified_empty(),
+        "warnings": report.warnings(),
+        "left_running": report.left_running(),
+        "results": results,
+    }})
+}
+
+fn say(line: &serde_json::Value) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+/// Does what the words say; those about the next batch go to the host.
+fn listen(controls: &Receiver<Control>, words: &Sender<String>) {
+    let mut control = None;
+    for word in io::stdin().lock().lines().map_while(Result::ok) {
+        control = controls.try_iter().last().or(control);
+        match word.as_str() {
+            "exit" => std::process::exit(3),
+            "abort" => std::process::abort(),
+            "segv" => loop {
+                // The runtime's own handler takes the first one and steps aside.
+                let _sent = kill_process(getpid(), Signal::SEGV);
+            },
+            word => match (word, &control) {
+                ("interrupt", Some(control)) => control.interrupt(),
+                ("kill", Some(control)) => control.kill(),
+                ("suspend", Some(control)) => control.suspend(),
+                ("resume", Some(control)) => control.resume(),
+                _ => drop(words.send(word.to_owned())),
+            },
+        }
+    }
+}
