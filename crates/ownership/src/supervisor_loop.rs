@@ -41,7 +41,8 @@ const MAX_WAITING: usize = 4096;
 /// What the kernel refused for want of something is tried again after this time; `poll` would not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Records read from one line before the others get their turn.
+/// Records read from one line, or children buried, before the others get their turn: where children die
+/// faster than they are buried, it is KILL that ends this.
 const BATCH: usize = 64;
 
 /// For tests only: milliseconds without children after which the supervisor leaves.
@@ -114,6 +115,8 @@ struct Loop {
     buffer: Vec<u8>,
     /// Somebody is dead, and what was left could not be read.
     unburied: bool,
+    /// More may be dead than were buried at one go.
+    backlog: bool,
     leaving: bool,
     done: bool,
 }
@@ -154,6 +157,7 @@ impl Loop {
             off,
             buffer: vec![0; MAX_INLINE + 1],
             unburied: false,
+            backlog: false,
             leaving: false,
             done: false,
         })
@@ -218,7 +222,8 @@ impl Loop {
             look_again |= line.starved;
         }
         let again = look_again.then(|| now() + LOOK_AGAIN);
-        let until = [self.machine.deadline(), again].into_iter().flatten().min();
+        let at_once = self.backlog.then(now);
+        let until = [self.machine.deadline(), again, at_once].into_iter().flatten().min();
         let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
         if poll(&mut asked, timeout.as_ref()).is_err() {
             return Ready::default();
@@ -251,10 +256,11 @@ impl Loop {
         while rustix::io::read(&self.deaths, &mut bytes).is_ok_and(|read| read > 0) {}
     }
 
-    /// Looks at each dead child, records what it left, and only then reaps it: never without the list.
+    /// Looks at dead children, records what it left, and only then reaps it: never without the list.
     fn bury(&mut self) {
         self.unburied = false;
-        loop {
+        self.backlog = false;
+        for _ in 0..BATCH {
             let dead = match wait::look() {
                 Look::Alive => return,
                 Look::NoChild => return self.feed(Event::NoChild),
@@ -280,6 +286,7 @@ impl Loop {
             };
             self.feed(Event::Death { dead, unknown, suspects });
         }
+        self.backlog = true;
     }
 
     /// The scope that a process's environment names, if it is one of ours.
