@@ -4,7 +4,7 @@
 //! of its own, double-forked daemon, one that ignores TERM, one that is stopped}. Each writes its
 //! number into a file of `DIR` that is named after it: `launcher`, `program`, `helper`, `session`,
 //! `daemon`, `stubborn`, `stopped`. A line on stdin says how the owner ends: `exit`, `return`, `abort`,
-//! `segv`; the end of stdin is `exit`. It may as well be killed.
+//! `segv`, or that it executes another program (`exec`); the end of stdin is `exit`. It may as well be killed.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -39,6 +39,14 @@ fn main() -> ExitCode {
     let mut how = String::new();
     let _read = std::io::stdin().lock().read_line(&mut how);
     match how.trim() {
+        "exec" => {
+            use std::os::unix::process::CommandExt;
+            std::mem::forget(tree);
+            let mut sleep = std::process::Command::new("sleep");
+            #[expect(clippy::disallowed_methods, reason = "what the test is about")]
+            let error = sleep.arg("600").exec();
+            panic!("{error}");
+        }
         "abort" => std::process::abort(),
         "segv" => {
             let own = rustix::process::getpid();

@@ -33,6 +33,9 @@ pub(crate) fn start_supervisor(
         let detail = detail.to_owned();
         move |errno: rustix::io::Errno| supervisor_error(&detail, Some(errno.raw_os_error()))
     };
+    if !identity::proc_is_ours() {
+        return Err(supervisor_error("/proc is missing or of another pid namespace", None));
+    }
     let (ours, theirs) = line::pair().map_err(failed("no line"))?;
     let owner = identity::own_pidfd()
         .map_err(|error| supervisor_error("no pidfd of this process", error.raw_os_error()))?;
@@ -68,13 +71,13 @@ pub(crate) fn start_supervisor(
     if left { Ok(ours) } else { Err(supervisor_error("it is no supervisor", None)) }
 }
 
-/// The first record of every line.
-pub(crate) fn expect_hello(line: &OwnedFd) -> Result<(), SpawnError> {
+/// The first record of every line; gives the supervisor's handle, which is on a line of its owner only.
+pub(crate) fn expect_hello(line: &OwnedFd) -> Result<Option<OwnedFd>, SpawnError> {
     let none = || supervisor_error("it did not say hello", None);
     if !wait_readable(line.as_fd(), HELLO_LIMIT) {
         return Err(none());
     }
-    let Ok(Received::Record { bytes, .. }) =
+    let Ok(Received::Record { bytes, fds }) =
         line::receive(line.as_fd(), &mut vec![0; REPLY_BYTES], false)
     else {
         return Err(none());
@@ -82,7 +85,7 @@ pub(crate) fn expect_hello(line: &OwnedFd) -> Result<(), SpawnError> {
     match Reply::decode(&bytes) {
         Some(Reply::Hello { version: VERSION, pid }) => {
             tracing::debug!(pid, "supervisor is there");
-            Ok(())
+            Ok(fds.into_iter().next())
         }
         Some(Reply::Hello { version, .. }) => Err(supervisor_error(
             &format!("it speaks version {version}, this program {VERSION}: install both together"),

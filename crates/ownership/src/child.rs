@@ -3,6 +3,8 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -136,9 +138,13 @@ impl Child {
         self.changed.notify_all();
     }
 
-    /// Told to the callback first, so that who waits for it finds the callback's work done.
+    /// Told to the callback first, so that who waits for it finds the callback's work done. Its panic is
+    /// its own affair: the thread that calls it serves every other child too.
     pub(crate) fn tell(&self, event: ChildEvent) {
-        lock(&self.on_event)(event.clone());
+        let told = AssertUnwindSafe(|| lock(&self.on_event)(event.clone()));
+        if catch_unwind(told).is_err() {
+            tracing::error!(id = self.id, "the callback of a child panicked");
+        }
         let mut known = lock(&self.known);
         match event {
             ChildEvent::Exited(exit) => known.exit = Some(exit),
@@ -164,6 +170,24 @@ impl Child {
         self.tell(ChildEvent::Lost);
     }
 
+    /// What is missing when a file that is there cannot be executed because there is "no such file".
+    fn missing_interpreter(&self) -> Option<String> {
+        use std::io::Read;
+        // A bare name was looked up in a PATH that is not ours; a directory of the child comes first.
+        let named = self.program.as_os_str().as_bytes().contains(&b'/');
+        let path = self.dir.as_ref().map_or(self.program.clone(), |dir| dir.join(&self.program));
+        let file = std::fs::File::open(path).ok().filter(|_| named)?;
+        let mut head = Vec::new();
+        file.take(256).read_to_end(&mut head).ok()?;
+        let line = head.split(|byte| *byte == b'\n').next()?;
+        let Some(line) = line.strip_prefix(b"#!") else {
+            return Some("its loader or interpreter does not exist".into());
+        };
+        let line = String::from_utf8_lossy(line);
+        let interpreter = line.split_whitespace().next().unwrap_or_default();
+        Some(format!("its interpreter {interpreter} does not exist"))
+    }
+
     pub(crate) fn error(&self, failure: Failure) -> SpawnError {
         let path = match failure.phase {
             Phase::Chdir => self.dir.clone(),
@@ -171,11 +195,19 @@ impl Child {
                 Some(self.program.clone())
             }
         };
+        let detail = match (failure.phase, failure.errno) {
+            (Phase::Exec, libc::ENOEXEC) => {
+                Some("not a program, and no #! in its first line".into())
+            }
+            (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
+            _ => None,
+        };
+        let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
         SpawnError {
             phase: failure.phase,
             errno: Some(failure.errno),
             path,
-            detail: std::io::Error::from_raw_os_error(failure.errno).to_string(),
+            detail: detail.unwrap_or_else(said),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::run as run_supervisor;
-use crate::sys::Pid;
+use crate::sys::{Pid, wait};
 
 /// One owner; all clones of an [`crate::Owner`] share it.
 pub(crate) struct Client {
@@ -172,11 +172,17 @@ impl Client {
             })?,
         };
         let line = Arc::new(line);
-        expect_hello(&line)?;
+        let supervisor = expect_hello(&line)?;
         let (client, read) = (Arc::clone(self), Arc::clone(&line));
         std::thread::Builder::new()
             .name("ownership-line".into())
-            .spawn(move || client.read(&read))
+            .spawn(move || {
+                client.read(&read);
+                // Where this process is its parent (PID 1, a subreaper) nobody else may know of it.
+                if let Some(supervisor) = supervisor {
+                    wait::reap_handle(&supervisor);
+                }
+            })
             .map_err(|error| supervisor_error("no reader thread", error.raw_os_error()))?;
         state.line = Some(Arc::clone(&line));
         Ok(line)

@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 /// After this time without a death, members outside the known groups are looked for.
 const FIRST_WALK: Duration = Duration::from_millis(1);
 
+/// Deaths put the first walk off no longer than this: where others die all the time, members outside the
+/// known groups would never get their TERM.
+const LATEST_FIRST_WALK: Duration = Duration::from_millis(50);
+
 /// Walks are repeated for what is born meanwhile, each after twice the time, up to this.
 const SLOWEST_WALK: Duration = Duration::from_millis(200);
 
@@ -40,6 +44,8 @@ pub(crate) struct Ladder {
     /// When KILL was first sent.
     killed: Option<Instant>,
     reported: bool,
+    /// The first walk is not later.
+    walk_by: Instant,
     pause: Duration,
     due: Instant,
 }
@@ -52,6 +58,7 @@ impl Ladder {
             kill_at,
             killed: None,
             reported: false,
+            walk_by: now + LATEST_FIRST_WALK,
             pause: FIRST_WALK,
             due: kill_at.min(now + FIRST_WALK),
         }
@@ -66,7 +73,7 @@ impl Ladder {
     /// Something died: TERM does its work, so the first walk may wait a little more.
     pub(crate) fn progress(&mut self, now: Instant) {
         if self.killed.is_none() && self.pause == FIRST_WALK {
-            self.due = self.kill_at.min(now + FIRST_WALK);
+            self.due = self.kill_at.min(self.walk_by).min(now + FIRST_WALK);
         }
     }
 
@@ -156,6 +163,18 @@ mod tests {
         }
         ladder.progress(origin + Duration::from_millis(10));
         assert_eq!(ladder.step(origin + Duration::from_millis(10)), Some(Rung::Kill));
+    }
+
+    #[test]
+    fn deaths_without_end_do_not_keep_the_first_walk_back() {
+        let origin = start();
+        let mut ladder = Ladder::begin(origin, Duration::from_secs(3));
+        let walked = (0..3000_u64).find(|half| {
+            let now = origin + Duration::from_micros(half * 500);
+            ladder.progress(now);
+            ladder.step(now) == Some(Rung::Walk)
+        });
+        assert!(walked.is_some_and(|half| half <= 100), "{walked:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 
 use crate::exit::Process;
@@ -45,8 +46,7 @@ impl Stat {
         })
     }
 
-    /// Dead and waiting for its parent. Not said of a process whose main thread ended while others
-    /// run: a pidfd knows that better, this is only for what we name in reports.
+    /// Its main thread is dead: so is the process, unless other threads run ([`Handle::is_dead`]).
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }
@@ -74,6 +74,13 @@ impl Handle {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+
+    /// Whether all of its threads have ended (man 2 pidfd_open).
+    pub(crate) fn is_dead(&self) -> bool {
+        let mut asked = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
 }
 
 /// A pidfd of the calling process.
@@ -87,6 +94,13 @@ pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> Option<Pid> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
     let number = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     number.trim().parse().ok().filter(|pid| *pid > 0)
+}
+
+/// Whether `/proc` is there and speaks of the pid namespace that this process is in: in another one our
+/// numbers are other processes.
+pub(crate) fn proc_is_ours() -> bool {
+    let shown = fs::read_link("/proc/self").ok();
+    shown.is_some_and(|shown| shown.to_str() == Some(&own_pid().to_string()))
 }
 
 /// The calling process's number.

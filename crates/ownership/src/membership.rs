@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -31,6 +32,13 @@ pub(crate) type Identity = (Pid, u64);
 impl Member {
     pub(crate) fn identity(&self) -> Identity {
         (self.pid, self.stat.start)
+    }
+
+    /// Whether it is dead and waits for its parent. One whose main thread has ended while others run
+    /// looks the same in its entry; its handle knows better.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.stat.is_zombie()
+            && Handle::open(self.pid, &self.stat).is_none_or(|handle| handle.is_dead())
     }
 
     /// Sends these signals, if it still is the process that was met.
@@ -72,19 +80,19 @@ impl Source {
 
     /// The children of this process, which has one thread. Complete: only a reap takes anybody off the
     /// list, and only this thread reaps.
-    pub(crate) fn own_children(self) -> Vec<Pid> {
+    ///
+    /// # Errors
+    /// When it cannot be read, for instance for want of descriptors: then nothing is known.
+    pub(crate) fn own_children(self) -> io::Result<Vec<Pid>> {
         match self {
-            Self::Lists => {
-                let list = fs::read_to_string("/proc/thread-self/children");
-                list.map(|list| numbers(&list)).unwrap_or_default()
-            }
-            Self::Scan => scan().remove(&crate::identity::own_pid()).unwrap_or_default(),
+            Self::Lists => Ok(numbers(&fs::read_to_string("/proc/thread-self/children")?)),
+            Self::Scan => Ok(scan()?.remove(&crate::identity::own_pid()).unwrap_or_default()),
         }
     }
 
     /// `roots` and everything below them, as far as it is alive.
     pub(crate) fn walk(self, roots: impl IntoIterator<Item = Pid>) -> Vec<Member> {
-        let table = if self == Self::Scan { scan() } else { HashMap::new() };
+        let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
         let mut seen: HashSet<Pid> = HashSet::new();
         let mut next: VecDeque<Pid> = roots.into_iter().collect();
         let mut members = Vec::new();
@@ -103,15 +111,20 @@ impl Source {
 }
 
 /// All processes by their parents.
-fn scan() -> HashMap<Pid, Vec<Pid>> {
+fn scan() -> io::Result<HashMap<Pid, Vec<Pid>>> {
+    // One that vanishes meanwhile is no error; without its own entry nothing can be read.
+    fs::metadata("/proc/self/stat")?;
     let mut table: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Pid>().ok()) {
+    for entry in fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<Pid>().ok())
+        else {
+            continue;
+        };
         if let Some(stat) = Stat::read(pid) {
             table.entry(stat.parent).or_default().push(pid);
         }
     }
-    table
+    Ok(table)
 }
 
 /// Stops everything below `roots` until two walks are equal, so that nothing is born unseen, and gives
@@ -159,8 +172,8 @@ impl ProcessGroup {
     }
 
     /// Signals the group through its leader's handle where the kernel can (6.9), else by number.
-    pub(crate) fn send(self, leader: BorrowedFd<'_>, number: i32) -> Result<(), Errno> {
-        match signal::send_group(leader, number) {
+    pub(crate) fn send(self, leader: Option<BorrowedFd<'_>>, number: i32) -> Result<(), Errno> {
+        match leader.map_or(Err(Errno::INVAL), |leader| signal::send_group(leader, number)) {
             Err(Errno::INVAL) => signal::send_group_number(self.leader, number),
             other => other,
         }

@@ -184,7 +184,8 @@ impl Owned {
         self.scope.resume();
     }
 
-    /// Waits for the exit. `None` when the child is lost.
+    /// Waits for the exit. `None` when it is not known: the child is lost, or it cannot die and its scope's
+    /// end was told without it.
     pub fn wait(&self) -> Option<Exit> {
         self.scope.child.wait_exit()
     }

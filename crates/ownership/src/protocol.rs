@@ -63,6 +63,7 @@ pub(crate) enum Image {
 /// What a supervisor says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
+    /// To its owner, with the supervisor's pidfd.
     Hello {
         version: u32,
         pid: Pid,

@@ -44,6 +44,8 @@ pub(crate) struct Scope {
     pub(crate) subs: BTreeSet<ScopeId>,
     /// Children of ours that its processes left to us.
     pub(crate) orphans: BTreeSet<Pid>,
+    /// Stopped: what its processes had already asked for is stopped as it starts.
+    pub(crate) paused: bool,
     /// Present once it is being ended.
     pub(crate) ladder: Option<Ladder>,
     /// What was found after the root was dead.
@@ -62,6 +64,7 @@ impl Scope {
             grace,
             subs: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            paused: false,
             ladder: None,
             leftovers: Vec::new(),
             leftover_count: 0,
@@ -131,10 +134,12 @@ impl Registry {
     pub(crate) fn add(&mut self, parent: ScopeId, id: u64, root: Root, grace: Duration) -> ScopeId {
         let scope = ScopeId(self.next);
         self.next += 1;
-        self.scopes.insert(scope, Scope::new(parent, id, root, grace));
+        let mut new = Scope::new(parent, id, root, grace);
         if let Some(parent) = self.scopes.get_mut(&parent) {
             parent.subs.insert(scope);
+            new.paused = parent.paused;
         }
+        self.scopes.insert(scope, new);
         scope
     }
 
@@ -205,6 +210,18 @@ impl Registry {
     pub(crate) fn scopes_of(&self, pid: Pid) -> Vec<ScopeId> {
         let root = self.roots.get(&pid).copied();
         root.into_iter().chain(self.orphans.get(&pid).into_iter().flatten().copied()).collect()
+    }
+
+    /// The scopes that may have left us a child: those of the dead `suspects`, and those with orphans.
+    /// A root is a subreaper, so nothing comes to us before its death; an orphan is none, and what it
+    /// double-forks comes to us while it lives.
+    pub(crate) fn may_have_left(&self, suspects: &[Pid]) -> Vec<ScopeId> {
+        let with_orphans = self.orphans.values().flatten().copied();
+        let mut scopes: Vec<_> =
+            suspects.iter().flat_map(|pid| self.scopes_of(*pid)).chain(with_orphans).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        scopes
     }
 
     /// Nothing but the owner itself.

@@ -34,13 +34,13 @@ pub(crate) enum Event {
         dead: Dead,
         /// Children that nobody knows: adopted orphans.
         unknown: Vec<Unknown>,
-        /// Known children that were dead by then: one of them left the unknown ones. Empty when
-        /// there are none.
+        /// Known children that were dead by then, and may have left the unknown ones. Empty when
+        /// there are none of these.
         suspects: Vec<Pid>,
     },
     /// What a walk of this scope met for the first time.
     Found { scope: ScopeId, members: Vec<Process> },
-    /// What stands in this scope although it was sent KILL long ago.
+    /// What stands in this scope, or in one inside, although it was sent KILL long ago.
     Left { scope: ScopeId, members: Vec<Process> },
     /// The owner's pidfd is readable.
     OwnerGone,
@@ -88,7 +88,7 @@ pub(crate) enum Effect {
     Kill {
         scope: ScopeId,
     },
-    /// See who stands in it; comes back as [`Event::Left`].
+    /// See who stands in it and in what is inside; comes back as [`Event::Left`].
     Survey {
         scope: ScopeId,
     },
@@ -224,18 +224,26 @@ impl Supervisor {
                 }
             }
             Request::Pause { id } => {
-                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
-                    let scopes = self.registry.with_subs(scope);
-                    scopes.into_iter().map(|scope| Effect::Pause { scope })
-                }));
+                let paused = self.set_paused(line, id, true);
+                effects.extend(paused.into_iter().map(|scope| Effect::Pause { scope }));
             }
             Request::Resume { id } => {
-                effects.extend(self.registry.find(line, id).into_iter().flat_map(|scope| {
-                    let scopes = self.registry.with_subs(scope);
-                    scopes.into_iter().map(|scope| Effect::Resume { scope })
-                }));
+                let resumed = self.set_paused(line, id, false);
+                effects.extend(resumed.into_iter().map(|scope| Effect::Resume { scope }));
             }
         }
+    }
+
+    /// Notes it of a scope and of all that is in it, and gives these.
+    fn set_paused(&mut self, line: ScopeId, id: u64, paused: bool) -> Vec<ScopeId> {
+        let Some(scope) = self.registry.find(line, id) else { return Vec::new() };
+        let scopes = self.registry.with_subs(scope);
+        for scope in &scopes {
+            if let Some(scope) = self.registry.get_mut(*scope) {
+                scope.paused = paused;
+            }
+        }
+        scopes
     }
 
     /// Why nothing can be started on this line under this name.
@@ -256,11 +264,14 @@ impl Supervisor {
         else {
             return;
         };
-        let (line, id, ending) = (found.parent, found.id, found.ladder.is_some());
+        let (line, id) = (found.parent, found.id);
+        let (ending, paused) = (found.ladder.is_some(), found.paused);
         self.registry.set_running(scope, pid);
         effects.push(Effect::Reply { line, reply: Reply::Started { id, pid }, with: Some(scope) });
         if ending {
             effects.push(Effect::Terminate { scope });
+        } else if paused {
+            effects.push(Effect::Pause { scope });
         }
     }
 
@@ -303,8 +314,9 @@ impl Supervisor {
     ) {
         let mut touched = Vec::new();
         let mut burdened = Vec::new();
+        let candidates = self.registry.may_have_left(suspects);
         for orphan in unknown {
-            let scopes = self.attribute(&orphan, suspects);
+            let scopes = attribute(orphan.tag, &candidates);
             self.registry.add_orphan(orphan.pid, &scopes);
             burdened.extend(scopes);
         }
@@ -325,20 +337,6 @@ impl Supervisor {
         touched.dedup();
         for scope in touched {
             self.follow(scope, burdened.contains(&scope), now, effects);
-        }
-    }
-
-    /// Whose orphan it is: of the one scope that lost a process; if several did, of the one that its
-    /// environment names, else it is held against all of them. If none did, against the owner.
-    fn attribute(&self, orphan: &Unknown, suspects: &[Pid]) -> Vec<ScopeId> {
-        let mut scopes: Vec<_> =
-            suspects.iter().flat_map(|pid| self.registry.scopes_of(*pid)).collect();
-        scopes.sort_unstable();
-        scopes.dedup();
-        match orphan.tag {
-            Some(tag) if scopes.contains(&tag) => vec![tag],
-            _ if scopes.is_empty() => vec![ScopeId::ALL],
-            _ => scopes,
         }
     }
 
@@ -445,6 +443,16 @@ impl Supervisor {
             self.leaving = true;
             effects.push(Effect::Leave);
         }
+    }
+}
+
+/// Whose orphan it is: of the one scope that may have left it; if there are several, of the one that
+/// its environment names, else it is held against all of them. If there is none, against the owner.
+fn attribute(tag: Option<ScopeId>, candidates: &[ScopeId]) -> Vec<ScopeId> {
+    match tag {
+        Some(tag) if candidates.contains(&tag) => vec![tag],
+        _ if candidates.is_empty() => vec![ScopeId::ALL],
+        _ => candidates.to_vec(),
     }
 }
 

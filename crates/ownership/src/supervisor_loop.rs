@@ -38,10 +38,11 @@ const IDLE_LIMIT: Duration = Duration::from_secs(30);
 /// for each of its living scopes (`Exited`, `Emptied`), which are never dropped.
 const MAX_WAITING: usize = 4096;
 
-/// A full line is looked at again after this time, where `poll` cannot tell that it has room.
+/// What the kernel refused for want of something is tried again after this time; `poll` would not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Records read from one line before the others get their turn.
+/// Records read from one line, or children buried, before the others get their turn: where children die
+/// faster than they are buried, it is KILL that ends this.
 const BATCH: usize = 64;
 
 /// For tests only: milliseconds without children after which the supervisor leaves.
@@ -112,6 +113,10 @@ struct Loop {
     open_files: Option<(u64, u64)>,
     off: Off,
     buffer: Vec<u8>,
+    /// Somebody is dead, and what was left could not be read.
+    unburied: bool,
+    /// More may be dead than were buried at one go.
+    backlog: bool,
     leaving: bool,
     done: bool,
 }
@@ -124,6 +129,7 @@ fn now() -> Instant {
 impl Loop {
     fn new(control: OwnedFd, owner: OwnedFd, off: Off) -> io::Result<Self> {
         let deaths = signal::child_deaths()?;
+        let own_handle = identity::own_pidfd()?;
         // A dead owner has no number any more; its death is the first thing that will be seen.
         let owner_pid = identity::pid_of(owner.as_fd()).unwrap_or(0);
         let stat = Stat::read(owner_pid);
@@ -137,12 +143,12 @@ impl Loop {
             owner_gone: false,
             deaths,
             null: null.into(),
-            lines: HashMap::from([(ScopeId::ALL, Line::new(control))]),
+            lines: HashMap::from([(ScopeId::ALL, Line::new(control, Some(own_handle)))]),
             parting: Vec::new(),
             handles: HashMap::new(),
             fresh: HashMap::new(),
             reached: HashMap::new(),
-            source: Source::probe(),
+            source: if off.lists { Source::Scan } else { Source::probe() },
             protected: Protected {
                 own: rustix::process::getpgrp().as_raw_nonzero().get(),
                 owner: stat.map_or(0, |stat| stat.group),
@@ -150,6 +156,8 @@ impl Loop {
             open_files: raise_open_files(),
             off,
             buffer: vec![0; MAX_INLINE + 1],
+            unburied: false,
+            backlog: false,
             leaving: false,
             done: false,
         })
@@ -198,12 +206,12 @@ impl Loop {
         }
         let first_line = asked.len();
         let mut scopes = Vec::with_capacity(self.lines.len());
-        let mut waiting = false;
+        let mut look_again = self.unburied;
         for (scope, line) in &self.lines {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, line.waiting.len() < MAX_WAITING && !self.leaving);
             flags.set(PollFlags::OUT, line.waits_for_room());
-            waiting |= !line.waiting.is_empty();
+            look_again |= line.starved;
             asked.push(PollFd::new(&line.socket, flags));
             scopes.push(*scope);
         }
@@ -211,11 +219,11 @@ impl Loop {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::OUT, line.waits_for_room());
             asked.push(PollFd::new(&line.socket, flags));
-            waiting = true;
+            look_again |= line.starved;
         }
-        // A full line says when it has room; where it cannot (descriptors under way), look again.
-        let again = waiting.then(|| now() + LOOK_AGAIN);
-        let until = [self.machine.deadline(), again].into_iter().flatten().min();
+        let again = look_again.then(|| now() + LOOK_AGAIN);
+        let at_once = self.backlog.then(now);
+        let until = [self.machine.deadline(), again, at_once].into_iter().flatten().min();
         let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
         if poll(&mut asked, timeout.as_ref()).is_err() {
             return Ready::default();
@@ -235,21 +243,34 @@ impl Loop {
         }
     }
 
+    /// Whether so few descriptors are free that nothing more may be started. The kernel hands out the
+    /// lowest free number, so the one that came last tells.
+    fn is_full(&self, last: &OwnedFd) -> bool {
+        use std::os::fd::AsRawFd;
+        let Some((_, limit)) = self.open_files else { return false };
+        u64::try_from(last.as_raw_fd()).is_ok_and(|number| number + SPARE_FILES >= limit)
+    }
+
     fn drain_signals(&self) {
         let mut bytes = [0; 1024];
         while rustix::io::read(&self.deaths, &mut bytes).is_ok_and(|read| read > 0) {}
     }
 
-    /// Looks at each dead child, records what it left, and only then reaps it.
+    /// Looks at dead children, records what it left, and only then reaps it: never without the list.
     fn bury(&mut self) {
-        loop {
+        self.unburied = false;
+        self.backlog = false;
+        for _ in 0..BATCH {
             let dead = match wait::look() {
                 Look::Alive => return,
                 Look::NoChild => return self.feed(Event::NoChild),
                 Look::Dead(dead) => dead,
             };
             let registry = self.machine.registry();
-            let children = self.source.own_children();
+            let Ok(children) = self.source.own_children() else {
+                self.unburied = true;
+                return;
+            };
             // The dead one itself may be unlisted by now where the list is a scan.
             let unknown: Vec<_> = children
                 .into_iter()
@@ -265,6 +286,7 @@ impl Loop {
             };
             self.feed(Event::Death { dead, unknown, suspects });
         }
+        self.backlog = true;
     }
 
     /// The scope that a process's environment names, if it is one of ours.
@@ -329,6 +351,9 @@ fn timespec(duration: Duration) -> Timespec {
         tv_nsec: duration.subsec_nanos().into(),
     }
 }
+
+/// Descriptors that are kept free of what is started, for looking at processes and signalling them.
+const SPARE_FILES: u64 = 8;
 
 /// A supervisor holds a handle for each child, and a line for some: takes as many descriptors as it
 /// may, and gives its children what they would have had.

@@ -118,6 +118,44 @@ fn the_marker_decides_among_several_dead_and_without_it_all_are_held() {
 }
 
 #[test]
+fn what_a_paused_scope_had_asked_for_starts_stopped() {
+    let (mut machine, now) = running();
+    machine.step(ask(0, Request::Pause { id: 1 }), now);
+    machine.step(spawn_event(1, 7), now);
+    let effects = machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Pause { scope: ScopeId(2) })));
+    let effects = machine.step(ask(0, Request::Resume { id: 1 }), now);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Resume { scope: ScopeId(2) })));
+    machine.step(spawn_event(1, 8), now);
+    let effects = machine.step(Event::Started { scope: ScopeId(3), pid: 103 }, now);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Pause { .. })));
+}
+
+/// An orphan is no subreaper: what it double-forks comes to us although it lives.
+#[test]
+fn what_a_living_orphan_leaves_is_held_against_its_scope() {
+    for tag in [Some(ScopeId(1)), None] {
+        let (mut machine, now) = running();
+        machine.step(spawn_event(0, 2), now);
+        machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+        machine.step(died(101, &[201]), now);
+        // One that nobody knows is dead, another one lives; the orphan that left both is not dead.
+        let unknown = [301, 302].map(|pid| Unknown { pid, tag }).to_vec();
+        machine.step(Event::Death { dead: dead(301), unknown, suspects: Vec::new() }, now);
+        assert_eq!(machine.registry().scopes_of(302), [ScopeId(1)]);
+        // Another scope's end finds a third one.
+        let unknown = vec![Unknown { pid: 303, tag }];
+        machine.step(Event::Death { dead: dead(102), unknown, suspects: vec![102] }, now);
+        assert!(machine.registry().scopes_of(303).contains(&ScopeId(1)), "{tag:?}");
+        machine.step(died(201, &[]), now);
+        machine.step(died(302, &[]), now);
+        assert!(machine.registry().get(ScopeId(1)).is_some(), "303 is left of it");
+        assert!(emptied(&machine.step(died(303, &[]), now)) >= 1);
+        assert!(machine.registry().is_idle());
+    }
+}
+
+#[test]
 fn a_childs_death_ends_what_it_started_over_its_line() {
     let (mut machine, now) = running();
     machine.step(spawn_event(1, 7), now);

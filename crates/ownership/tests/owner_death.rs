@@ -78,6 +78,56 @@ fn by_kill() {
     ends_with_its_owner(|owner| owner.signal(Signal::KILL));
 }
 
+/// The same on a kernel that lacks what newer ones have.
+#[test]
+fn by_kill_on_an_older_kernel() {
+    let owner = TreeOwner::start(GRACE, "lists,group-handle");
+    owner.signal(Signal::KILL);
+    wait_for("nothing is left of the tree", || owner.living().is_empty().then_some(()));
+    wait_for("the supervisor has left", || (!owner.supervisor.lives()).then_some(()));
+}
+
+/// The line ends, for it is close-on-exec, but the process lives on.
+#[test]
+fn an_owner_that_executes_another_program_keeps_its_tree_until_it_dies() {
+    let mut owner = TreeOwner::start(GRACE, "");
+    owner.tell("exec");
+    let comm = format!("/proc/{}/comm", owner.process.id());
+    wait_for("executed", || (std::fs::read_to_string(&comm).ok()? == "sleep\n").then_some(()));
+    // Its supervisor's line has ended before that; another owner's whole end takes longer.
+    let other = TreeOwner::start(GRACE, "");
+    other.signal(Signal::KILL);
+    wait_for("the other's tree is gone", || other.living().is_empty().then_some(()));
+    assert_eq!(owner.living().len(), 7);
+    owner.signal(Signal::KILL);
+    wait_for("its own end", || owner.living().is_empty().then_some(()));
+}
+
+/// Whoever else holds the owner's line (a copy of it made by fork) does not keep its tree.
+#[test]
+fn a_line_that_is_held_elsewhere_does_not_count() {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let owner = TreeOwner::start(GRACE, "");
+    let handle = pidfd_open(Pid::from_child(&owner.process), PidfdFlags::empty()).expect("pidfd");
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", owner.process.id())).expect("fds");
+    let sockets = fds.flatten().filter(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+    });
+    let numbers: Vec<i32> = sockets
+        .map(|entry| entry.file_name().to_str().expect("number").parse().expect("number"))
+        .collect();
+    let held: Result<Vec<_>, _> =
+        numbers.iter().map(|fd| pidfd_getfd(&handle, *fd, PidfdGetfdFlags::empty())).collect();
+    let Ok(held) = held else {
+        eprintln!("SKIPPED: descriptors of another process may not be taken here");
+        return;
+    };
+    assert!(!held.is_empty(), "the owner has a line");
+    owner.signal(Signal::KILL);
+    wait_for("nothing is left of the tree", || owner.living().is_empty().then_some(()));
+    drop(held);
+}
+
 /// A stopped owner is not dead.
 #[test]
 fn a_stopped_owner_keeps_its_tree() {

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::Loop;
 use super::voice::Line;
+use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, stop_all};
@@ -24,11 +25,7 @@ impl Loop {
             Effect::Terminate { scope } => self.terminate(scope),
             Effect::Walk { scope } => return Some(self.walk(scope)),
             Effect::Kill { scope } => self.kill(scope),
-            Effect::Survey { scope } => {
-                let alive = self.members(scope).into_iter().filter(|m| !m.stat.is_zombie());
-                let members = alive.map(|member| member.stat.process(member.pid)).collect();
-                return Some(Event::Left { scope, members });
-            }
+            Effect::Survey { scope } => return Some(self.survey(scope)),
             Effect::Pause { scope } => self.pause(scope),
             Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
@@ -51,6 +48,9 @@ impl Loop {
             scope,
             failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
         };
+        if fds.iter().any(|fd| self.is_full(fd)) {
+            return failed(Errno::MFILE);
+        }
         let pair = match order.line.map(|_| line::pair()).transpose() {
             Ok(pair) => pair,
             Err(errno) => return failed(errno),
@@ -65,7 +65,7 @@ impl Loop {
         match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
             Ok((pid, pidfd)) => {
                 self.handles.insert(pid, pidfd);
-                self.lines.extend(ours.map(|ours| (scope, Line::new(ours))));
+                self.lines.extend(ours.map(|ours| (scope, Line::new(ours, None))));
                 Event::Started { scope, pid }
             }
             Err(failure) => Event::Failed { scope, failure },
@@ -73,9 +73,12 @@ impl Loop {
     }
 
     fn open_line(&mut self, scope: ScopeId) -> Event {
-        match line::pair() {
+        let pair = line::pair().and_then(|(ours, theirs)| {
+            if self.is_full(&theirs) { Err(Errno::MFILE) } else { Ok((ours, theirs)) }
+        });
+        match pair {
             Ok((ours, theirs)) => {
-                self.lines.insert(scope, Line::new(ours));
+                self.lines.insert(scope, Line::new(ours, None));
                 self.fresh.insert(scope, theirs);
                 Event::Opened { scope }
             }
@@ -109,7 +112,8 @@ impl Loop {
     fn send_group(&self, scope: ScopeId, number: i32) {
         if let Some((group, leader)) = self.group(scope) {
             // Gone, or of another user: the walk and the end condition tell.
-            let _ = group.send(leader.as_fd(), number);
+            let handle = (!self.off.group_handle).then(|| leader.as_fd());
+            let _ = group.send(handle, number);
         }
     }
 
@@ -140,6 +144,25 @@ impl Loop {
         if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope)) }
     }
 
+    /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
+    /// kept by a tracer after its death) is named by its number alone.
+    fn survey(&self, scope: ScopeId) -> Event {
+        let scopes = self.machine.registry().with_subs(scope);
+        let alive: Vec<_> = scopes
+            .iter()
+            .flat_map(|scope| self.members(*scope))
+            .filter(|member| !member.is_dead())
+            .map(|member| member.stat.process(member.pid))
+            .collect();
+        let nameless = scopes
+            .iter()
+            .flat_map(|scope| self.stems(*scope))
+            .filter(|pid| !wait::is_dead(*pid))
+            .map(|pid| Process { pid: pid.cast_unsigned(), name: String::new() });
+        let members = if alive.is_empty() { nameless.collect() } else { alive };
+        Event::Left { scope, members }
+    }
+
     fn walk(&mut self, scope: ScopeId) -> Event {
         let members = self.members(scope);
         let signals = self.term_and_cont();
@@ -147,7 +170,7 @@ impl Loop {
         let mut found = Vec::new();
         for member in members {
             let by_group = reached.group == Some(member.stat.group);
-            if by_group || member.stat.is_zombie() || !reached.members.insert(member.identity()) {
+            if by_group || member.is_dead() || !reached.members.insert(member.identity()) {
                 continue;
             }
             member.send(signals);

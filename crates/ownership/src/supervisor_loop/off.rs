@@ -11,6 +11,10 @@ pub(super) struct Off {
     pub(super) walk: bool,
     pub(super) cont: bool,
     pub(super) kill: bool,
+    /// As on a kernel without `CONFIG_PROC_CHILDREN`.
+    pub(super) lists: bool,
+    /// As on a kernel before 6.9.
+    pub(super) group_handle: bool,
 }
 
 impl Off {
@@ -23,6 +27,8 @@ impl Off {
             walk: has("walk"),
             cont: has("cont"),
             kill: has("kill"),
+            lists: has("lists"),
+            group_handle: has("group-handle"),
         }
     }
 }

@@ -15,13 +15,14 @@ pub(super) struct Line {
     pub(super) socket: OwnedFd,
     pub(super) waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     /// The kernel lacks something else than room, of which `poll` would know nothing.
-    starved: bool,
+    pub(super) starved: bool,
 }
 
 impl Line {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    /// With the supervisor's own handle for its owner, who may have to reap it.
+    pub(super) fn new(socket: OwnedFd, own_handle: Option<OwnedFd>) -> Self {
         let hello = Reply::Hello { version: VERSION, pid: identity::own_pid() };
-        Self { socket, waiting: VecDeque::from([(hello.encode(), None)]), starved: false }
+        Self { socket, waiting: VecDeque::from([(hello.encode(), own_handle)]), starved: false }
     }
 
     /// Whether `poll` can tell when the next word may be said.
