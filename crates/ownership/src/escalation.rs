@@ -33,7 +33,7 @@ pub(crate) enum Rung {
     Walk,
     /// KILL to all members.
     Kill,
-    /// KILL again, and tell what is still there. Once per ladder.
+    /// KILL again, and tell what is still there. Once per ladder, unless nobody was met.
     Report,
 }
 
@@ -75,6 +75,20 @@ impl Ladder {
         if self.killed.is_none() && self.pause == FIRST_WALK {
             self.due = self.kill_at.min(self.walk_by).min(now + FIRST_WALK);
         }
+    }
+
+    /// Somebody new has come. Whether KILL is what it gets: soon then, however often it was sent before.
+    pub(crate) fn newcomer(&mut self, now: Instant) -> bool {
+        if self.killed.is_some() {
+            self.pause = FIRST_KILL;
+            self.due = self.due.min(now + FIRST_KILL);
+        }
+        self.killed.is_some()
+    }
+
+    /// Nobody was met who could be named, and yet it is not over: [`Rung::Report`] comes again.
+    pub(crate) fn unreported(&mut self) {
+        self.reported = false;
     }
 
     /// When [`Ladder::step`] has something to do.
@@ -175,6 +189,22 @@ mod tests {
             ladder.step(now) == Some(Rung::Walk)
         });
         assert!(walked.is_some_and(|half| half <= 100), "{walked:?}");
+    }
+
+    #[test]
+    fn newcomers_get_kill_soon_however_often_it_was_sent() {
+        let origin = start();
+        let mut ladder = Ladder::begin(origin, Duration::from_millis(100));
+        assert!(!ladder.newcomer(origin), "no KILL before the grace is over");
+        let mut now = origin;
+        while ladder.pause < SLOWEST_KILL {
+            now = ladder.due();
+            ladder.step(now);
+        }
+        assert!(ladder.newcomer(now));
+        assert_eq!(ladder.due(), now + FIRST_KILL);
+        assert!(ladder.newcomer(now + FIRST_KILL / 2));
+        assert_eq!(ladder.due(), now + FIRST_KILL, "more of them do not put it off");
     }
 
     #[test]
