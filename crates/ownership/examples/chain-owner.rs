@@ -54,6 +54,9 @@ fn now() -> Instant {
 /// The chains are what the scope's root leaves.
 fn end(round: u32, program: &[String]) {
     let owner = Owner::new(Program::current().expect("this program"), Vec::new());
+    let beside = Spawn::new("/bin/sh").arg("-c").arg("setsid sleep 777 & wait");
+    let beside = owner.spawn(beside, |_| {}).expect("spawn");
+    wait_for("somebody is beside them", sleeper_lives);
     let grace = Duration::from_millis(u64::from(round % 2) * 30);
     let child = owner.spawn(chains(program).grace(grace), |_| {}).expect("spawn");
     child.wait().expect("exit");
@@ -62,6 +65,9 @@ fn end(round: u32, program: &[String]) {
     eprintln!("round {round}: empty {:?} after the root, grace {grace:?}", since.elapsed());
     assert!(empty.left.is_empty(), "{empty:?}");
     assert_eq!(links(), 0, "told to be empty in round {round}");
+    assert!(sleeper_lives(), "who is beside them lives on");
+    beside.end(Duration::ZERO);
+    beside.wait_empty().expect("empty");
 }
 
 /// Leaves the chains in a scope that is not ended, says so, and waits to be killed.
@@ -69,7 +75,7 @@ fn own(program: &[String]) {
     let owner = Owner::new(Program::current().expect("this program"), Vec::new());
     let spawn = chains(program).env("CHAIN_ROOT_STAYS", "600").grace(Duration::from_millis(20));
     let _child = owner.spawn(spawn, |_| {}).expect("spawn");
-    wait_for("the chains are there", || links() > 0);
+    wait_for("the chains are there", || links() > 1);
     println!("ready");
     std::thread::park_timeout(DEADLINE);
 }
@@ -97,10 +103,19 @@ fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
     }
 }
 
-/// How many links live, by their command lines; the dead have none.
+/// How many links live.
 fn links() -> usize {
-    let lines = entries().filter_map(|one| std::fs::read_to_string(one.join("cmdline")).ok());
-    lines.filter(|line| line.contains("chain-link") && !line.contains("chain-owner")).count()
+    lines().filter(|line| line.contains("chain-link") && !line.contains("chain-owner")).count()
+}
+
+/// Whether the member of the scope that stands beside the storm lives.
+fn sleeper_lives() -> bool {
+    lines().any(|line| line.starts_with("sleep") && line.trim_end_matches('\0').ends_with("777"))
+}
+
+/// All command lines; the dead have none.
+fn lines() -> impl Iterator<Item = String> {
+    entries().filter_map(|one| std::fs::read_to_string(one.join("cmdline")).ok())
 }
 
 /// Whether a supervisor is there that is not dead.

@@ -31,6 +31,8 @@ const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) enum Rung {
     /// TERM and CONT to members that had none yet.
     Walk,
+    /// The same, and then KILL to all members: somebody has come who was not met yet.
+    WalkAndKill,
     /// KILL to all members.
     Kill,
     /// KILL again, and tell what is still there. Once per ladder, unless nobody was met.
@@ -44,6 +46,8 @@ pub(crate) struct Ladder {
     /// When KILL was first sent.
     killed: Option<Instant>,
     reported: bool,
+    /// Somebody has come since the last walk.
+    unmet: bool,
     /// The first walk is not later.
     walk_by: Instant,
     pause: Duration,
@@ -58,6 +62,7 @@ impl Ladder {
             kill_at,
             killed: None,
             reported: false,
+            unmet: false,
             walk_by: now + LATEST_FIRST_WALK,
             pause: FIRST_WALK,
             due: kill_at.min(now + FIRST_WALK),
@@ -77,13 +82,16 @@ impl Ladder {
         }
     }
 
-    /// Somebody new has come. Whether KILL is what it gets: soon then, however often it was sent before.
-    pub(crate) fn newcomer(&mut self, now: Instant) -> bool {
-        if self.killed.is_some() {
+    /// Somebody new has come: a walk is due at once, and after KILL another one soon, however often it
+    /// was sent before.
+    pub(crate) fn newcomer(&mut self, now: Instant) {
+        if self.killed.is_none() {
+            self.unmet = true;
+            self.due = now;
+        } else {
             self.pause = FIRST_KILL;
             self.due = self.due.min(now + FIRST_KILL);
         }
-        self.killed.is_some()
     }
 
     /// Nobody was met who could be named, and yet it is not over: [`Rung::Report`] comes again.
@@ -116,11 +124,12 @@ impl Ladder {
     }
 
     fn step_before_kill(&mut self, now: Instant) -> Rung {
+        let unmet = std::mem::take(&mut self.unmet);
         if now >= self.kill_at {
             self.killed = Some(now);
             self.pause = FIRST_KILL;
             self.due = now + self.pause;
-            return Rung::Kill;
+            return if unmet { Rung::WalkAndKill } else { Rung::Kill };
         }
         self.pause = (self.pause * 2).min(SLOWEST_WALK);
         self.due = self.kill_at.min(now + self.pause);
@@ -195,15 +204,16 @@ mod tests {
     fn newcomers_get_kill_soon_however_often_it_was_sent() {
         let origin = start();
         let mut ladder = Ladder::begin(origin, Duration::from_millis(100));
-        assert!(!ladder.newcomer(origin), "no KILL before the grace is over");
+        ladder.newcomer(origin);
+        assert_eq!(ladder.step(origin), Some(Rung::Walk), "no KILL before the grace is over");
         let mut now = origin;
         while ladder.pause < SLOWEST_KILL {
             now = ladder.due();
             ladder.step(now);
         }
-        assert!(ladder.newcomer(now));
+        ladder.newcomer(now);
         assert_eq!(ladder.due(), now + FIRST_KILL);
-        assert!(ladder.newcomer(now + FIRST_KILL / 2));
+        ladder.newcomer(now + FIRST_KILL / 2);
         assert_eq!(ladder.due(), now + FIRST_KILL, "more of them do not put it off");
     }
 

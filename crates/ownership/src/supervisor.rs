@@ -35,8 +35,8 @@ pub(crate) enum Event {
         dead: Vec<Dead>,
         /// Children that nobody knows, dead ones among them: adopted orphans.
         unknown: Vec<Unknown>,
-        /// Known children that were dead by then, and may have left the unknown ones. Empty when
-        /// there are none of these.
+        /// Roots that were dead by then, and may have left the unknown ones. Empty when there are none
+        /// of these. That orphans may have left them is known without a look.
         suspects: Vec<Pid>,
     },
     /// What a walk of this scope met for the first time.
@@ -353,10 +353,8 @@ impl Supervisor {
             self.end(scope, None, now, effects);
         }
         let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
-        if let Some(ladder) = ladder.filter(|_| burdened)
-            && !ladder.newcomer(now)
-        {
-            effects.push(Effect::Walk { scope });
+        if let Some(ladder) = ladder.filter(|_| burdened) {
+            ladder.newcomer(now);
         }
         self.settle(scope, effects);
     }
@@ -443,6 +441,10 @@ impl Supervisor {
             match ladder.and_then(|ladder| ladder.step(now)) {
                 None => {}
                 Some(Rung::Walk) => effects.push(Effect::Walk { scope }),
+                Some(Rung::WalkAndKill) => {
+                    effects.push(Effect::Walk { scope });
+                    scopes.push(scope);
+                }
                 Some(Rung::Kill) => scopes.push(scope),
                 Some(Rung::Report) => {
                     scopes.push(scope);

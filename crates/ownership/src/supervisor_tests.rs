@@ -87,6 +87,7 @@ fn an_orphan_is_recorded_before_its_parent_is_reaped_and_ended() {
     let (mut machine, now) = running();
     let effects = machine.step(died(101, &[201]), now);
     assert_eq!(emptied(&effects), 0);
+    let effects = machine.step(Event::Tick, now);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Walk { scope: ScopeId(1) })));
     assert!(machine.registry().knows(201));
     let members = vec![Process { pid: 201, name: "left".into() }];
@@ -241,6 +242,15 @@ fn what_cannot_die_is_told_once_and_still_waited_for() {
     assert!(machine.registry().is_idle());
 }
 
+#[test]
+fn what_is_left_is_named_even_where_kill_comes_at_once() {
+    let (mut machine, now) = running();
+    machine.step(ask(0, Request::End { id: 1, grace: Duration::ZERO }), now);
+    machine.step(died(101, &[201]), now);
+    let effects = machine.step(Event::Tick, now);
+    assert!(matches!(&effects[..], [Effect::Walk { .. }, Effect::Kill { .. }]), "{effects:?}");
+}
+
 /// A storm in which everybody recorded is dead by the time of the look.
 #[test]
 fn what_is_not_over_and_has_nobody_to_name_is_looked_at_again() {
@@ -270,7 +280,7 @@ fn many_deaths_are_one_burial_and_what_the_dead_left_among_themselves_is_no_walk
     let effects = machine.step(Event::Stock { dead: all, unknown, suspects: vec![101, 102] }, now);
     let reaped = effects.iter().filter(|effect| matches!(effect, Effect::Reap { .. })).count();
     assert_eq!((reaped, emptied(&effects)), (3, 2), "{effects:?}");
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Walk { .. })));
+    assert!(machine.step(Event::Tick, now).is_empty(), "nobody is there to walk to");
     assert!(machine.registry().is_idle());
 }
 

@@ -210,17 +210,32 @@ impl Loop {
             return Vec::new();
         }
         let mut dead = SeenDead::default();
-        self.adopt(&mut dead);
+        self.adopt_and_stop(scopes, &mut dead, &mut stopped);
         for _ in 0..STOP_ROUNDS {
             let stems = scopes.iter().flat_map(|scope| self.stems(*scope));
             let stems = stems.filter(|pid| dead.lives(*pid)).collect();
             let met = stopped.round(self.source, stems);
-            let adopted = self.adopt(&mut dead);
+            let adopted = self.adopt_and_stop(scopes, &mut dead, &mut stopped);
             if !met && !adopted {
                 break;
             }
         }
         stopped.members()
+    }
+
+    /// Stops each that was handed to us as soon as it is recorded: it may be gone a moment later.
+    fn adopt_and_stop(
+        &mut self,
+        scopes: &[ScopeId],
+        dead: &mut SeenDead,
+        stopped: &mut Stopped,
+    ) -> bool {
+        self.adopt(dead, |own, pid| {
+            let of = own.machine.registry().scopes_of(pid);
+            if of.iter().any(|scope| scopes.contains(scope)) {
+                stopped.round(own.source, vec![pid]);
+            }
+        })
     }
 
     /// All of it stands still, so one walk meets everybody.

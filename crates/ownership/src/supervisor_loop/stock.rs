@@ -57,16 +57,18 @@ impl Loop {
         self.record(dead, unknown);
     }
 
-    /// Records living children that nobody knows, and buries nobody: the cost is that of the living, and
-    /// of those who died since the last time. Whether there were any.
-    pub(super) fn adopt(&mut self, dead: &mut SeenDead) -> bool {
+    /// Records living children that nobody knows and gives each to `meet` at once; whether there were any.
+    /// Buries nobody: the cost is that of the living, and of those who died since the last time. The
+    /// newest come first: they are the ones that move, and a long list is mostly of dead ones.
+    pub(super) fn adopt(&mut self, dead: &mut SeenDead, mut meet: impl FnMut(&Self, Pid)) -> bool {
         let Ok(children) = self.source.own_children() else { return false };
-        let registry = self.machine.registry();
-        let unseen = children.into_iter().filter(|pid| !registry.knows(*pid));
-        let unknown: HashSet<_> = unseen.filter(|pid| dead.lives(*pid)).collect();
-        let found = !unknown.is_empty();
-        if found {
-            self.record(Vec::new(), unknown);
+        let mut found = false;
+        for pid in children.into_iter().rev() {
+            if !self.machine.registry().knows(pid) && dead.lives(pid) {
+                self.record(Vec::new(), HashSet::from([pid]));
+                meet(self, pid);
+                found = true;
+            }
         }
         found
     }
@@ -76,7 +78,7 @@ impl Loop {
         let registry = self.machine.registry();
         let suspects = match unknown.is_empty() {
             true => Vec::new(),
-            false => registry.known().filter(|pid| wait::look_at(*pid).is_some()).collect(),
+            false => registry.roots().filter(|pid| wait::look_at(*pid).is_some()).collect(),
         };
         // The dead have no environment any more.
         let tag = |pid| if gone.contains(&pid) { None } else { self.tag_of(pid) };
