@@ -77,7 +77,7 @@ impl Ladder {
 
     /// Something died: TERM does its work, so the first walk may wait a little more.
     pub(crate) fn progress(&mut self, now: Instant) {
-        if self.killed.is_none() && self.pause == FIRST_WALK {
+        if self.killed.is_none() && self.pause == FIRST_WALK && !self.unmet {
             self.due = self.kill_at.min(self.walk_by).min(now + FIRST_WALK);
         }
     }
