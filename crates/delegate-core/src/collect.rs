@@ -226,7 +226,8 @@ fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
         Some(ExitStatus::Signal { signal, .. }) => {
             format!("signal {signal} ({}) ended it", signal_name(signal))
         }
-        None => "how it ended is not known: its supervisor is gone".to_owned(),
+        None if facts.lost => "how it ended is not known: its supervisor is gone".to_owned(),
+        None => "it waits in the kernel and takes no signal yet".to_owned(),
     })
 }
 

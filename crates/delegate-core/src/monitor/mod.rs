@@ -189,10 +189,9 @@ impl Monitor {
 
     fn resume(&mut self, now: Duration) {
         let Some(since) = self.paused_at.take() else { return };
-        let pause = now.saturating_sub(since);
         for slot in &mut self.slots {
             if let Slot::Active(child) = slot {
-                child.shift(pause);
+                child.shift(since, now);
             }
         }
     }
