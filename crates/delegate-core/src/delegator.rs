@@ -188,7 +188,6 @@ impl Batch {
     }
 
     /// Its tasks in order.
-    #[must_use]
     pub fn tasks(&self) -> &[Task] {
         self.plan.as_ref().map_or(&self.tasks, |plan| &plan.tasks)
     }

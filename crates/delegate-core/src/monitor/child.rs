@@ -124,7 +124,7 @@ pub struct Facts {
     pub cancel: Option<CancelReason>,
     /// When its wall clock ran out.
     pub timed_out_at: Option<Duration>,
-    /// It said nothing within the start limit.
+    /// It said nothing within the start limit, or its launch did not even return.
     pub start_timeout: bool,
     /// Its first violation.
     pub violation: Option<String>,
@@ -178,14 +178,16 @@ pub struct Child {
 }
 
 impl Child {
-    /// A child whose launch is being asked for.
+    /// A child whose launch is being asked for. A launch that does not return (the program lies on a
+    /// file system that hangs, the supervisor is stopped) is given up behind the start limit.
     #[must_use]
-    pub fn launching(isolation: Isolation, limits: Limits) -> Self {
+    pub fn launching(isolation: Isolation, limits: Limits, now: Duration) -> Self {
+        let patience = limits.start.saturating_add(VERIFY_LIMIT);
         Self {
             isolation,
             limits,
             phase: Phase::Launching,
-            deadline: None,
+            deadline: Some(Deadline::after(now, patience)),
             run_deadline: None,
             stream_ended: false,
             line_closed: false,
@@ -196,8 +198,9 @@ impl Child {
     /// A task that is stopped before its turn: settled without a launch.
     #[must_use]
     pub fn never_launched(isolation: Isolation, limits: Limits, why: CancelReason) -> Self {
-        let mut child = Self::launching(isolation, limits);
+        let mut child = Self::launching(isolation, limits, Duration::ZERO);
         child.phase = Phase::Settling;
+        child.deadline = None;
         child.facts.cancel = Some(why);
         child
     }
@@ -399,6 +402,10 @@ impl Child {
                 let detail = "it closed its line without a result and ran on".to_owned();
                 self.violation(detail, now, orders);
             }
+            Phase::Launching => {
+                self.facts.start_timeout = true;
+                self.settle(now, orders);
+            }
             Phase::Greeting => {
                 self.facts.start_timeout = true;
                 self.terminate(self.limits.terminate_grace, now, orders);
@@ -409,7 +416,7 @@ impl Child {
                 self.terminate(self.limits.terminate_grace, now, orders);
             }
             Phase::Terminating => self.give_up(),
-            Phase::Launching | Phase::Running | Phase::Settling | Phase::Ended => {}
+            Phase::Running | Phase::Settling | Phase::Ended => {}
         }
     }
 

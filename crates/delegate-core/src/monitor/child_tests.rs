@@ -38,7 +38,7 @@ fn inputs() -> Vec<Input> {
 
 /// A child in each phase, by the shortest way there.
 fn in_phase(phase: Phase, isolation: Isolation) -> Child {
-    let mut child = Child::launching(isolation, LIMITS);
+    let mut child = Child::launching(isolation, LIMITS, at(0));
     let way: &[Input] = match phase {
         Phase::Launching => &[],
         Phase::Greeting => &[Input::Launched { pid: Some(7) }],
@@ -148,6 +148,19 @@ fn a_child_that_says_nothing_is_ended_at_the_start_limit() {
 }
 
 #[test]
+fn a_launch_that_never_returns_is_given_up() {
+    let mut child = in_phase(Phase::Launching, Isolation::Process);
+    assert_eq!(child.step(Input::Cancel(CancelReason::Kill), at(1)), []);
+    let limit = LIMITS.start + VERIFY_LIMIT;
+    assert_eq!(child.next_deadline(), Some(limit));
+    assert_eq!(child.step(Input::Tick, limit), [Order::Settle]);
+    assert!(child.facts().start_timeout);
+    // It comes too late.
+    assert_eq!(child.step(Input::Launched { pid: Some(7) }, limit), []);
+    assert_eq!((child.phase(), child.facts().launched_at), (Phase::Settling, None));
+}
+
+#[test]
 fn a_stop_before_the_birth_is_honoured_at_the_birth() {
     let mut child = in_phase(Phase::Launching, Isolation::Process);
     assert_eq!(child.step(Input::Cancel(CancelReason::Interrupt), at(0)), []);
@@ -213,7 +226,7 @@ fn a_limit_longer_than_the_clock_is_no_limit_and_no_panic() {
         terminate_grace: Duration::MAX,
     };
     for input in [Input::Cancel(CancelReason::Interrupt), Input::Exited(OK), Input::Hello] {
-        let mut child = Child::launching(Isolation::Process, longest);
+        let mut child = Child::launching(Isolation::Process, longest, at(1));
         for input in [Input::Launched { pid: None }, input, Input::Violation(String::new())] {
             let _orders = child.step(input, at(1));
         }
@@ -259,7 +272,7 @@ proptest! {
         thread: bool,
     ) {
         let isolation = if thread { Isolation::Thread } else { Isolation::Process };
-        let mut child = Child::launching(isolation, LIMITS);
+        let mut child = Child::launching(isolation, LIMITS, at(0));
         let mut now = Duration::ZERO;
         let (mut settled, mut announced) = (0, 0);
         let mut count = |orders: Vec<Order>| {

@@ -269,8 +269,10 @@ impl Loop {
         let store = self.batch.store.clone();
         store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
         let flushed = store.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT)).await {
-            tracing::warn!(target: "delegate::run", %error, "the last lines may be missing");
+        // The threads for what blocks may all hang in launches.
+        let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
+        if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
+            tracing::warn!(target: "delegate::run", "the last lines may be missing");
         }
         self.batch.delivery.complete();
         self.batch.control.end();

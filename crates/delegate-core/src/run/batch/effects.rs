@@ -63,6 +63,10 @@ impl Loop {
     }
 
     pub(super) fn launched(&mut self, index: u32, launched: Launched) {
+        if !self.monitor.awaits_launch(index) {
+            // It was given up; dropping it ends it.
+            return;
+        }
         let journal = self.journal(index);
         let Some(active) = self.active.get_mut(&index) else { return };
         let Launched { pid, handle, line, output } = launched;
@@ -211,6 +215,9 @@ impl Loop {
                 name: "thread".to_owned(),
                 why: "a thread cannot be ended, and this one did not return".to_owned(),
             });
+        }
+        if facts.start_timeout && facts.launched_at.is_none() {
+            self.unverified.push(format!("task {index}: its launch did not return"));
         }
         if facts.lost {
             self.unverified.push(format!("task {index}: its supervisor is gone"));
