@@ -2,7 +2,8 @@
 //! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread]`, 10,000 without a number.
 //!
 //! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
-//! is missing or wrong, a zombie or a process is left, or descriptors have leaked.
+//! is missing or wrong, a zombie or a process is left, descriptors have leaked, or memory grows with the
+//! number of children.
 #![expect(clippy::print_stdout, reason = "an example talks to whoever started it")]
 
 use std::collections::BTreeMap;
@@ -67,8 +68,10 @@ fn host() -> Result<(), Box<dyn Error>> {
     #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
     let began = Instant::now();
     let mut bytes = 0;
+    let mut resident = Vec::new();
     for first in (0..children).step_by(BATCH) {
         bytes += run(&delegator, first, BATCH.min(children - first))?;
+        resident.push(Seen::now()?.resident_kib);
     }
     let took = began.elapsed();
     let after = Seen::now()?;
@@ -86,8 +89,25 @@ fn host() -> Result<(), Box<dyn Error>> {
     if after.zombies > 0 || after.descriptors > before.descriptors {
         return Err("something was left behind".into());
     }
+    println!("KiB resident after each batch: {resident:?}");
+    if grows(&resident) {
+        return Err("memory grows with the number of children".into());
+    }
     println!("0 lost, 0 hangs, 0 zombies, 0 descriptors leaked");
     Ok(())
+}
+
+/// What two stretches of a run may differ by, in KiB: one large answer, held by the allocator or not.
+const NOISE_KIB: u64 = 24 * 1024;
+
+/// Whether the last batches hold more than the ones before, after every size has come by once: an
+/// allocator keeps what large answers took, but not more of it with each lap. The least of several
+/// batches counts, since what it gives back, and when, is its own affair.
+fn grows(resident: &[u64]) -> bool {
+    let settled = resident.get(LARGE.len()..).unwrap_or_default();
+    let (before, after) = settled.split_at(settled.len() / 2);
+    let least = |batches: &[u64]| batches.iter().min().copied();
+    least(before).zip(least(after)).is_some_and(|(before, after)| after > before + NOISE_KIB)
 }
 
 /// Runs some children and checks every result; gives the bytes that arrived.
