@@ -2,7 +2,9 @@
 //! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread]`, 10,000 without a number.
 //!
 //! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
-//! is missing or wrong, a zombie or a process is left, or descriptors have leaked.
+//! is missing or wrong, a zombie or a process is left, descriptors have leaked, or memory grows with the
+//! number of children. With `MALLOC_MMAP_THRESHOLD_=131072` in the environment glibc gives back at once
+//! what a large answer took, and a growth of 1 KiB per child shows.
 #![expect(clippy::print_stdout, reason = "an example talks to whoever started it")]
 
 use std::collections::BTreeMap;
@@ -67,8 +69,10 @@ fn host() -> Result<(), Box<dyn Error>> {
     #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
     let began = Instant::now();
     let mut bytes = 0;
+    let mut resident = Vec::new();
     for first in (0..children).step_by(BATCH) {
         bytes += run(&delegator, first, BATCH.min(children - first))?;
+        resident.push(Seen::now()?.resident_kib);
     }
     let took = began.elapsed();
     let after = Seen::now()?;
@@ -86,8 +90,24 @@ fn host() -> Result<(), Box<dyn Error>> {
     if after.zombies > 0 || after.descriptors > before.descriptors {
         return Err("something was left behind".into());
     }
+    println!("KiB resident after each batch: {resident:?}");
+    if grows(&resident) {
+        return Err("memory grows with the number of children".into());
+    }
     println!("0 lost, 0 hangs, 0 zombies, 0 descriptors leaked");
     Ok(())
+}
+
+/// Whether the last batches hold more than the ones before, after every size has come by twice: an
+/// allocator keeps what large answers took, but not more of it with each lap. The least of several
+/// batches counts, since what it gives back, and when, is its own affair.
+fn grows(resident: &[u64]) -> bool {
+    let told = std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some();
+    let noise_kib = if told { 2 * 1024 } else { 32 * 1024 };
+    let settled = resident.get(2 * LARGE.len()..).unwrap_or_default();
+    let (before, after) = settled.split_at(settled.len() / 2);
+    let least = |batches: &[u64]| batches.iter().min().copied();
+    least(before).zip(least(after)).is_some_and(|(before, after)| after > before + noise_kib)
 }
 
 /// Runs some children and checks every result; gives the bytes that arrived.
@@ -136,7 +156,7 @@ impl Seen {
     }
 }
 
-/// Zombies whose ancestor is this process or its supervisor: all of this session's children.
+/// Zombies of these names, whoever's they are: run one soak at a time.
 fn zombies() -> Result<usize, Box<dyn Error>> {
     let mut zombies = 0;
     for entry in fs::read_dir("/proc")? {

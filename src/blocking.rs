@@ -17,8 +17,10 @@
 //! # }
 //! ```
 
+use crate::store::Store;
 use crate::{
-    Control, Event, Isolation, Outcome, Report, RunId, StartError, SubagentId, Task, config,
+    Control, Event, Isolation, Outcome, Plan, Registry, Report, RunId, StartError, SubagentId,
+    Task, config,
 };
 
 /// [`crate::Delegator`], blocking.
@@ -56,6 +58,11 @@ impl Builder {
         Self(self.0.state_dir(dir))
     }
 
+    /// As [`crate::Builder::registry`].
+    pub fn registry(self, registry: Registry) -> Self {
+        Self(self.0.registry(registry))
+    }
+
     /// As [`crate::Builder::build`].
     ///
     /// # Errors
@@ -83,9 +90,33 @@ impl Delegator {
     pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
         Batch(self.0.batch(tasks))
     }
+
+    /// As [`crate::Delegator::store`].
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.0.store()
+    }
 }
 
 impl Batch {
+    /// As [`crate::Batch::title`].
+    pub fn title(self, title: impl Into<String>) -> Self {
+        Self(self.0.title(title))
+    }
+
+    /// As [`crate::Batch::tasks`].
+    pub fn tasks(&self) -> &[Task] {
+        self.0.tasks()
+    }
+
+    /// As [`crate::Batch::plan`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan(&mut self) -> Result<&Plan, StartError> {
+        self.0.plan()
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -108,6 +139,12 @@ impl Run {
     #[must_use]
     pub const fn id(&self) -> RunId {
         self.0.id()
+    }
+
+    /// As [`crate::Run::task_count`].
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        self.0.task_count()
     }
 
     /// As [`crate::Run::outcome`].

@@ -162,7 +162,8 @@ fn plan() -> delegate_runtime::Plan {
     let task = Task::of::<Stepper>("answer", Step::Answer("x".to_owned()));
     let means = delegate_runtime::plan::Means { agents: None, has_worker: false };
     let settings = Settings::default();
-    delegate_runtime::plan::plan(vec![task], &settings, Some(Isolation::Thread), means).unwrap()
+    delegate_runtime::plan::plan(&mut vec![task], &settings, Some(Isolation::Thread), means)
+        .unwrap()
 }
 
 /// Parameters and context travel on the line: neither argv nor environment of a worker, nor anything

@@ -42,6 +42,10 @@ impl LongText {
     /// # Errors
     /// When the temporary file cannot be made or written, for instance because the disk is full.
     pub fn push(&mut self, text: &str) -> io::Result<()> {
+        if text.is_empty() {
+            // It would be the last push, without the newline to trim.
+            return Ok(());
+        }
         let limit = if self.file.is_some() { WRITE } else { IN_MEMORY };
         if self.memory.len() + text.len() > limit && !self.memory.is_empty() {
             self.spill()?;
@@ -169,6 +173,15 @@ mod tests {
         long.trim_newline();
         assert_eq!(long.len(), (count * piece.len() - 1) as u64);
         assert_eq!(long.into_text().unwrap(), piece.repeat(count).trim_end_matches('\n'));
+    }
+
+    #[test]
+    fn an_empty_push_does_not_hide_the_newline_before_it() {
+        let mut long = LongText::default();
+        long.push(&format!("{}\n", "x".repeat(IN_MEMORY))).unwrap();
+        long.push("").unwrap();
+        long.trim_newline();
+        assert_eq!(long.len(), IN_MEMORY as u64);
     }
 
     #[test]

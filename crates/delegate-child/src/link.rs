@@ -243,6 +243,12 @@ impl ParentHalf {
         })
     }
 
+    /// Pieces of the child that wait; at most [`MEMORY_FRAMES`].
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.from_child.len()
+    }
+
     /// Takes the next frame of the child, if there is one.
     #[must_use]
     pub fn try_next(&self) -> Next {

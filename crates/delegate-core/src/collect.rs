@@ -226,13 +226,14 @@ fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
         Some(ExitStatus::Signal { signal, .. }) => {
             format!("signal {signal} ({}) ended it", signal_name(signal))
         }
-        None => "how it ended is not known: its supervisor is gone".to_owned(),
+        None if facts.lost => "how it ended is not known: its supervisor is gone".to_owned(),
+        None => "it waits in the kernel and takes no signal yet".to_owned(),
     })
 }
 
 /// The judgement of a child that we stopped; the strongest reason wins.
 fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
-    let never = facts.launched_at.is_none();
+    let never = facts.launched_at.is_none() && !facts.start_timeout;
     let abandoned =
         if facts.abandoned { "; its thread did not return and was abandoned" } else { "" };
     Some(match facts.cancel? {
@@ -294,12 +295,12 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
             path: failure.path.clone(),
         });
     }
+    if facts.start_timeout {
+        return Some(Cause::StartTimeout);
+    }
     facts.launched_at?;
     if facts.abandoned {
         return Some(Cause::Abandoned);
-    }
-    if facts.start_timeout {
-        return Some(Cause::StartTimeout);
     }
     let broken = said.finish.is_none() && facts.cancel.is_none();
     let short = status == Status::Error

@@ -151,7 +151,8 @@ impl Delegator {
 
     /// A batch to be started.
     pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
-        Batch { delegator: self.clone(), tasks: tasks.into_iter().collect(), title: None }
+        let tasks = tasks.into_iter().collect();
+        Batch { delegator: self.clone(), tasks, plan: None, title: None }
     }
 
     /// Runs and results of this and earlier processes.
@@ -172,7 +173,10 @@ impl Delegator {
 #[must_use = "nothing runs before start"]
 pub struct Batch {
     delegator: Delegator,
+    /// Empty once they are planned.
     tasks: Vec<Task>,
+    /// Made once, however often it is asked for: the tasks may be many.
+    plan: Option<Plan>,
     title: Option<String>,
 }
 
@@ -185,15 +189,19 @@ impl Batch {
 
     /// Its tasks in order.
     pub fn tasks(&self) -> &[Task] {
-        &self.tasks
+        self.plan.as_ref().map_or(&self.tasks, |plan| &plan.tasks)
     }
 
-    /// The decisions, without starting anything.
+    /// The decisions, without starting anything. Made once: [`Batch::start`] carries out these.
     ///
     /// # Errors
     /// As [`Batch::start`].
-    pub fn plan(&self) -> Result<Plan, StartError> {
-        self.delegator.plan(self.tasks.clone())
+    pub fn plan(&mut self) -> Result<&Plan, StartError> {
+        let plan = match self.plan.take() {
+            Some(plan) => plan,
+            None => self.delegator.plan(&mut self.tasks)?,
+        };
+        Ok(self.plan.insert(plan))
     }
 
     /// Starts it.
@@ -208,8 +216,11 @@ impl Batch {
     ///
     /// # Errors
     /// Nothing was started, and why.
-    pub fn start_blocking(self) -> Result<Run, StartError> {
-        let plan = self.delegator.plan(self.tasks)?;
+    pub fn start_blocking(mut self) -> Result<Run, StartError> {
+        let plan = match self.plan {
+            Some(plan) => plan,
+            None => self.delegator.plan(&mut self.tasks)?,
+        };
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
         self.delegator.start(plan, title.unwrap_or_default())
     }
@@ -224,12 +235,15 @@ impl Batch {
 }
 
 impl Delegator {
-    fn plan(&self, tasks: Vec<Task>) -> Result<Plan, StartError> {
+    /// A plan may be made before a fork, and started behind it.
+    fn check_process(&self) -> Result<(), StartError> {
+        let owner = self.inner.pid;
+        if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
+    }
+
+    fn plan(&self, tasks: &mut Vec<Task>) -> Result<Plan, StartError> {
+        self.check_process()?;
         let inner = &self.inner;
-        let pid = std::process::id();
-        if pid != inner.pid {
-            return Err(StartError::ForeignProcess { owner: inner.pid });
-        }
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
@@ -238,6 +252,7 @@ impl Delegator {
     }
 
     fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
+        self.check_process()?;
         let inner = &self.inner;
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => Launcher::Thread(inner.registry.clone()),

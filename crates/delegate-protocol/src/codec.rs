@@ -14,12 +14,28 @@ pub const MAX_DEPTH: usize = 128;
 #[error("{0}")]
 pub struct CodecError(pub String);
 
+/// Bytes of a reason that are kept: some quote what they did not expect, and a peer may have sent that
+/// by the megabyte.
+const REASON: usize = 1024;
+
+impl CodecError {
+    fn of(error: &dyn std::fmt::Display) -> Self {
+        let mut reason = error.to_string();
+        if reason.len() > REASON {
+            let cut = (0..=REASON).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or(0);
+            reason.truncate(cut);
+            reason.push('…');
+        }
+        Self(reason)
+    }
+}
+
 /// Any serializable value as MessagePack with field names.
 ///
 /// # Errors
 /// When the value refuses to be serialized.
 pub fn to_bytes<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError> {
-    rmp_serde::to_vec_named(value).map_err(|error| CodecError(error.to_string()))
+    rmp_serde::to_vec_named(value).map_err(|error| CodecError::of(&error))
 }
 
 /// The reverse of [`to_bytes`], limited to [`MAX_DEPTH`].
@@ -29,7 +45,7 @@ pub fn to_bytes<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError>
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let mut decoder = rmp_serde::Deserializer::new(std::io::Cursor::new(bytes));
     decoder.set_max_depth(MAX_DEPTH);
-    let value = T::deserialize(&mut decoder).map_err(|error| CodecError(error.to_string()))?;
+    let value = T::deserialize(&mut decoder).map_err(|error| CodecError::of(&error))?;
     if decoder.position() != bytes.len() as u64 {
         return Err(CodecError("bytes are left after the value".to_owned()));
     }
@@ -39,6 +55,13 @@ pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_does_not_repeat_what_a_peer_sent_by_the_megabyte() {
+        let unknown = to_bytes(&"é".repeat(1 << 20)).unwrap();
+        let CodecError(reason) = from_bytes::<crate::Status>(&unknown).unwrap_err();
+        assert!(reason.len() < 2 * REASON && reason.ends_with('…'), "{}", reason.len());
+    }
 
     #[test]
     fn deep_nesting_is_an_error_and_not_a_stack_overflow() {

@@ -186,6 +186,20 @@ impl Event {
         }
     }
 
+    /// About how many bytes of memory it takes, for bounds of queues. Reads no text.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let inside = match self {
+            Self::SpawnRequested { goal, .. } | Self::Start { goal, .. } => goal.len(),
+            Self::Thinking { text, .. } | Self::Text { text, .. } => text.len(),
+            Self::Tool { name, preview, args, .. } => name.len() + length(preview) + args.weight(),
+            Self::Progress { summary, .. } => summary.len(),
+            Self::Complete { end, .. } => length(&end.summary) + length(&end.error),
+        };
+        size_of::<Self>() + inside
+    }
+
     /// Its name, such as `subagent.start`.
     #[must_use]
     pub const fn name(&self) -> &'static str {

@@ -98,7 +98,7 @@ pub enum Cause {
     },
     /// A thread that did not return within the grace time. It may still run.
     Abandoned,
-    /// Nobody knows: the supervisor or the parent died first.
+    /// Nobody knows: the supervisor or the parent died first, or it cannot be ended yet (a note says so).
     Lost,
 }
 

@@ -43,19 +43,20 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     }
     let delegator = builder.build()?;
     warn_of(delegator.store());
-    let batch = delegator.batch(tasks).title(title);
-    let plan = batch.plan().map_err(|error| Fault::of_start(error, batch.tasks()))?;
+    let mut batch = delegator.batch(tasks).title(title);
+    let planned = batch.plan().map(|_| ());
+    planned.map_err(|error| Fault::of_start(error, batch.tasks()))?;
+    let plan = batch.plan()?;
     let worker = delegator.worker_description();
     if args.dry_run {
-        dry_run(args, &plan, &Explained::of(&plan, &loaded, worker), &loaded, context)?;
+        dry_run(args, plan, &Explained::of(plan, &loaded, worker), &loaded, context)?;
         return Ok(Exit::Done);
     }
     if args.explain {
-        let text = Explained::of(&plan, &loaded, worker).text();
+        let text = Explained::of(plan, &loaded, worker).text();
         drop(io::stderr().lock().write_all(text.as_bytes()));
     }
-    let headline = explain::headline(&plan, &loaded, context.err);
-    drop(plan); // it holds the tasks once more
+    let headline = explain::headline(plan, &loaded, context.err);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -165,14 +165,14 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        let tasks = vec![
+        let mut tasks = vec![
             Task::new("a", "first\x1b[2J\nline"),
             Task::new("a", "second").timeout(Duration::from_secs(5)),
         ];
         let asked = Some(plan::Isolation::Thread);
         let agents = ["a".to_owned()];
         let means = plan::Means { agents: Some(&agents), has_worker: true };
-        plan::plan(tasks, &loaded().settings, asked, means).unwrap()
+        plan::plan(&mut tasks, &loaded().settings, asked, means).unwrap()
     }
 
     #[test]

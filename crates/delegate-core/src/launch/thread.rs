@@ -1,7 +1,8 @@
 //! The in-thread launcher: the very same `serve` on a thread of this process, over a memory link.
 //!
-//! The oracle of every parity test. A thread cannot be killed, and what it prints itself goes where we print;
-//! what a program that it runs prints is kept through two pipes. What its agent starts gets a scope of its own, opened when it is first needed.
+//! The oracle of every parity test. A thread cannot be killed, and what it prints itself goes where we
+//! print; what a program that it runs prints is kept through two pipes. What its agent starts gets a
+//! scope of its own, opened when it is first needed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,11 +17,7 @@ use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure, program
 /// Starts one worker thread.
 pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, StartFailure> {
     let (link, half) = link::memory(launch.waker);
-    let scope = Arc::new(LazyScope {
-        purpose: launch.purpose,
-        sink: launch.sink,
-        state: Mutex::new(State::Unopened),
-    });
+    let scope = Arc::new(LazyScope::new(launch.purpose, launch.sink, open));
     let (kept, output) = Kept::pipes().map_err(|error| failure("pipes", &error))?;
     let (registry, inner) = (registry.clone(), Arc::clone(&scope));
     let opener = Arc::clone(&scope);
@@ -48,14 +45,30 @@ pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, St
     })
 }
 
+/// Makes a scope; blocks until the supervisor has answered.
+type Open = fn(&str, Sink) -> Option<Scope>;
+
+fn open(purpose: &str, sink: Sink) -> Option<Scope> {
+    match program::owner()?.scope(purpose, move |event| sink(event)) {
+        Ok(scope) => Some(scope),
+        Err(error) => {
+            tracing::warn!(target: "delegate::launch::thread", %error, "no scope");
+            None
+        }
+    }
+}
+
 /// The scope of what a thread starts; there is none before it starts something.
 pub struct LazyScope {
     purpose: String,
     sink: Sink,
+    open: Open,
+    /// Never held while something is waited for: the loop of the batch takes it too.
     state: Mutex<State>,
 }
 
 enum State {
+    /// None yet. One that was ended is opened no more.
     Unopened,
     Open(Scope),
     Closed,
@@ -68,23 +81,26 @@ impl fmt::Debug for LazyScope {
 }
 
 impl LazyScope {
-    /// The owner of this scope; `None` where processes cannot be owned, or after its end.
+    fn new(purpose: String, sink: Sink, open: Open) -> Self {
+        Self { purpose, sink, open, state: Mutex::new(State::Unopened) }
+    }
+
+    /// The owner of this scope; `None` where processes cannot be owned, or after its end. Asked once,
+    /// by the thread of the agent.
     fn owner(&self) -> Option<Owner> {
+        if !matches!(*self.lock(), State::Unopened) {
+            return None;
+        }
+        let scope = (self.open)(&self.purpose, Arc::clone(&self.sink))?;
         let mut state = self.lock();
         if let State::Unopened = *state {
-            let sink = Arc::clone(&self.sink);
-            match program::owner()?.scope(&self.purpose, move |event| sink(event)) {
-                Ok(scope) => *state = State::Open(scope),
-                Err(error) => {
-                    tracing::warn!(target: "delegate::launch::thread", %error, "no scope");
-                    return None;
-                }
-            }
+            let owner = scope.owner();
+            *state = State::Open(scope);
+            return Some(owner);
         }
-        match &*state {
-            State::Open(scope) => Some(scope.owner()),
-            State::Unopened | State::Closed => None,
-        }
+        // Ended meanwhile: dropping it ends it.
+        drop(state);
+        None
     }
 
     /// The thread is back: tells the end, and ends what the agent left.
@@ -104,8 +120,11 @@ impl LazyScope {
     }
 
     pub(super) fn end(&self, grace: Duration) {
-        if let State::Open(scope) = &*self.lock() {
-            scope.end(grace);
+        let mut state = self.lock();
+        match &*state {
+            State::Open(scope) => scope.end(grace),
+            State::Unopened => *state = State::Closed,
+            State::Closed => {}
         }
     }
 
@@ -123,5 +142,48 @@ impl LazyScope {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    fn scope(open: Open) -> Arc<LazyScope> {
+        Arc::new(LazyScope::new("test".to_owned(), Arc::new(|_| {}), open))
+    }
+
+    #[test]
+    fn who_ends_a_scope_does_not_wait_for_a_supervisor_that_opens_it() {
+        static DOOR: Barrier = Barrier::new(2);
+        fn slow(_: &str, _: Sink) -> Option<Scope> {
+            DOOR.wait();
+            DOOR.wait();
+            None
+        }
+        let scope = scope(slow);
+        let (opening, ending) = (Arc::clone(&scope), Arc::clone(&scope));
+        let opener = thread::spawn(move || opening.owner().is_none());
+        DOOR.wait();
+        let (done, ended) = crossbeam_channel::bounded(1);
+        let ender = thread::spawn(move || {
+            ending.pause();
+            ending.resume();
+            ending.end(Duration::ZERO);
+            done.send(()).unwrap();
+        });
+        let in_time = ended.recv_timeout(Duration::from_secs(10));
+        DOOR.wait();
+        assert!(opener.join().unwrap());
+        ender.join().unwrap();
+        assert_eq!(in_time, Ok(()));
+    }
+
+    #[test]
+    fn a_scope_that_was_ended_is_opened_no_more() {
+        let scope = scope(|_, _| panic!("it was opened"));
+        scope.end(Duration::ZERO);
+        assert!(scope.owner().is_none());
     }
 }

@@ -124,7 +124,7 @@ pub struct Facts {
     pub cancel: Option<CancelReason>,
     /// When its wall clock ran out.
     pub timed_out_at: Option<Duration>,
-    /// It said nothing within the start limit.
+    /// It said nothing within the start limit, or its launch did not even return.
     pub start_timeout: bool,
     /// Its first violation.
     pub violation: Option<String>,
@@ -144,6 +144,24 @@ pub struct Facts {
     pub launch_failed: bool,
 }
 
+/// A moment, and since when it is waited for: only the part of a pause that lies behind that moves it.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    since: Duration,
+    at: Duration,
+}
+
+impl Deadline {
+    /// A limit may be as long as a program likes, so it ends where the clock does.
+    const fn after(now: Duration, limit: Duration) -> Self {
+        Self { since: now, at: now.saturating_add(limit) }
+    }
+
+    fn is_due(self, now: Duration) -> bool {
+        now >= self.at
+    }
+}
+
 /// One launched child.
 #[derive(Debug, Clone)]
 pub struct Child {
@@ -151,23 +169,25 @@ pub struct Child {
     limits: Limits,
     phase: Phase,
     /// When the present phase is over, if nothing happens.
-    deadline: Option<Duration>,
+    deadline: Option<Deadline>,
     /// When its wall clock runs out.
-    run_deadline: Option<Duration>,
+    run_deadline: Option<Deadline>,
     stream_ended: bool,
     line_closed: bool,
     facts: Facts,
 }
 
 impl Child {
-    /// A child whose launch is being asked for.
+    /// A child whose launch is being asked for. A launch that does not return (the program lies on a
+    /// file system that hangs, the supervisor is stopped) is given up behind the start limit.
     #[must_use]
-    pub fn launching(isolation: Isolation, limits: Limits) -> Self {
+    pub fn launching(isolation: Isolation, limits: Limits, now: Duration) -> Self {
+        let patience = limits.start.saturating_add(VERIFY_LIMIT);
         Self {
             isolation,
             limits,
             phase: Phase::Launching,
-            deadline: None,
+            deadline: Some(Deadline::after(now, patience)),
             run_deadline: None,
             stream_ended: false,
             line_closed: false,
@@ -178,8 +198,9 @@ impl Child {
     /// A task that is stopped before its turn: settled without a launch.
     #[must_use]
     pub fn never_launched(isolation: Isolation, limits: Limits, why: CancelReason) -> Self {
-        let mut child = Self::launching(isolation, limits);
+        let mut child = Self::launching(isolation, limits, Duration::ZERO);
         child.phase = Phase::Settling;
+        child.deadline = None;
         child.facts.cancel = Some(why);
         child
     }
@@ -199,13 +220,14 @@ impl Child {
     /// The earliest time at which [`Input::Tick`] would change something.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        [self.deadline, self.run_deadline].into_iter().flatten().min()
+        [self.deadline, self.run_deadline].into_iter().flatten().map(|deadline| deadline.at).min()
     }
 
-    /// Moves every deadline by the time that the clocks stood still.
-    pub fn shift(&mut self, pause: Duration) {
+    /// The clocks stood still from `paused` until `now`: moves every deadline by that.
+    pub fn shift(&mut self, paused: Duration, now: Duration) {
         for deadline in [&mut self.deadline, &mut self.run_deadline].into_iter().flatten() {
-            *deadline += pause;
+            let pause = now.saturating_sub(paused.max(deadline.since));
+            deadline.at = deadline.at.saturating_add(pause);
         }
     }
 
@@ -224,7 +246,7 @@ impl Child {
             Input::LineClosed => self.line_closed(now),
             Input::StreamEnded => self.stream_ended = true,
             Input::Exited(status) => self.exited(status, now),
-            Input::Emptied(emptied) => self.facts.emptied = Some(emptied),
+            Input::Emptied(emptied) => self.emptied(emptied, now),
             Input::Lost => self.lost(now),
             Input::Cancel(reason) => self.cancel(reason, now, &mut orders),
             Input::Recorded(_) => {}
@@ -248,7 +270,7 @@ impl Child {
         }
         self.facts.pid = pid;
         self.facts.launched_at = Some(now);
-        self.enter(Phase::Greeting, Some(now + self.limits.start));
+        self.enter(Phase::Greeting, Some(Deadline::after(now, self.limits.start)));
         // A stop that was asked for before the child existed is honoured now.
         match self.facts.cancel {
             Some(CancelReason::Kill) => self.terminate(Duration::ZERO, now, orders),
@@ -270,7 +292,7 @@ impl Child {
         }
         self.facts.started_at = Some(now);
         if !self.is_over() {
-            self.run_deadline = self.limits.run.map(|limit| now + limit);
+            self.run_deadline = self.limits.run.map(|limit| Deadline::after(now, limit));
         }
         self.enter(Phase::Running, None);
         orders.push(Order::Begin);
@@ -294,7 +316,7 @@ impl Child {
         self.facts.verdict = Some(verdict);
         self.run_deadline = None;
         if self.phase < Phase::Terminating {
-            self.enter(Phase::Draining, Some(now + LEAVE_GRACE));
+            self.enter(Phase::Draining, Some(Deadline::after(now, LEAVE_GRACE)));
         }
     }
 
@@ -303,7 +325,7 @@ impl Child {
     fn line_closed(&mut self, now: Duration) {
         if matches!(self.phase, Phase::Greeting | Phase::Running) {
             self.line_closed = true;
-            self.enter(self.phase, Some(now + LEAVE_GRACE));
+            self.enter(self.phase, Some(Deadline::after(now, LEAVE_GRACE)));
         }
     }
 
@@ -320,11 +342,24 @@ impl Child {
     /// Its process is gone. What was said before may still arrive; this is how long it may take.
     fn over(&mut self, now: Duration) {
         self.run_deadline = None;
-        self.deadline = Some(now + self.limits.terminate_grace + VERIFY_LIMIT);
+        let patience = self.limits.terminate_grace.saturating_add(VERIFY_LIMIT);
+        self.deadline = Some(Deadline::after(now, patience));
     }
 
+    /// The last that is told of a process: one that had not exited by now cannot die. A thread goes on
+    /// when what it started has ended.
+    fn emptied(&mut self, emptied: Emptied, now: Duration) {
+        let was_over = self.is_over();
+        self.facts.emptied = Some(emptied);
+        if self.is_over() && !was_over {
+            self.over(now);
+        }
+    }
+
+    /// Whether nothing more can come of it but what is on its way.
     const fn is_over(&self) -> bool {
-        self.facts.exit.is_some() || self.facts.lost
+        let told = self.facts.emptied.is_some() && matches!(self.isolation, Isolation::Process);
+        self.facts.exit.is_some() || self.facts.lost || told
     }
 
     fn cancel(&mut self, reason: CancelReason, now: Duration, orders: &mut Vec<Order>) {
@@ -350,12 +385,12 @@ impl Child {
     }
 
     fn tick(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        if self.run_deadline.is_some_and(|at| now >= at) {
+        if self.run_deadline.is_some_and(|deadline| deadline.is_due(now)) {
             self.run_deadline = None;
             self.facts.timed_out_at = Some(now);
             self.cancel(CancelReason::Timeout, now, orders);
         }
-        if self.deadline.is_none_or(|at| now < at) {
+        if !self.deadline.is_some_and(|deadline| deadline.is_due(now)) {
             return;
         }
         self.deadline = None;
@@ -367,6 +402,10 @@ impl Child {
                 let detail = "it closed its line without a result and ran on".to_owned();
                 self.violation(detail, now, orders);
             }
+            Phase::Launching => {
+                self.facts.start_timeout = true;
+                self.settle(now, orders);
+            }
             Phase::Greeting => {
                 self.facts.start_timeout = true;
                 self.terminate(self.limits.terminate_grace, now, orders);
@@ -377,13 +416,14 @@ impl Child {
                 self.terminate(self.limits.terminate_grace, now, orders);
             }
             Phase::Terminating => self.give_up(),
-            Phase::Launching | Phase::Running | Phase::Settling | Phase::Ended => {}
+            Phase::Running | Phase::Settling | Phase::Ended => {}
         }
     }
 
     fn interrupt(&mut self, now: Duration, orders: &mut Vec<Order>) {
         self.run_deadline = None;
-        self.enter(Phase::Interrupting, Some(now + self.limits.interrupt_grace));
+        let grace = Deadline::after(now, self.limits.interrupt_grace);
+        self.enter(Phase::Interrupting, Some(grace));
         orders.push(Order::Interrupt);
     }
 
@@ -394,29 +434,32 @@ impl Child {
         if self.isolation == Isolation::Thread && !asked {
             orders.push(Order::Interrupt);
         }
-        let patience = match self.isolation {
-            Isolation::Process => grace + VERIFY_LIMIT,
-            Isolation::Thread => grace + RETURN_LIMIT,
-        };
-        self.enter(Phase::Terminating, Some(now + patience));
+        let patience = grace.saturating_add(match self.isolation {
+            Isolation::Process => VERIFY_LIMIT,
+            Isolation::Thread => RETURN_LIMIT,
+        });
+        self.enter(Phase::Terminating, Some(Deadline::after(now, patience)));
         orders.push(Order::Terminate(grace));
     }
 
-    /// Nobody answers any more: the outcome says what is not known.
+    /// Nobody answers any more: the outcome says what is not known. That may be nothing, where only the
+    /// stream has not ended: its reader waits for a consumer that does not read.
     fn give_up(&mut self) {
         match self.isolation {
             Isolation::Thread if self.facts.exit.is_none() => self.facts.abandoned = true,
-            Isolation::Thread | Isolation::Process => self.facts.lost = true,
+            Isolation::Thread | Isolation::Process => {
+                self.facts.lost |= self.facts.emptied.is_none();
+            }
         }
         self.stream_ended = true;
     }
 
     fn settle_when_known(&mut self, now: Duration, orders: &mut Vec<Order>) {
         let facts = &self.facts;
-        let process_over = facts.exit.is_some() && facts.emptied.is_some();
+        let all_told = self.is_over() && facts.emptied.is_some();
         if self.phase != Phase::Settling
             && self.stream_ended
-            && (process_over || facts.lost || facts.abandoned)
+            && (all_told || facts.lost || facts.abandoned)
         {
             self.settle(now, orders);
         }
@@ -430,7 +473,7 @@ impl Child {
     }
 
     /// Once its process is gone, only that has a deadline.
-    fn enter(&mut self, phase: Phase, deadline: Option<Duration>) {
+    fn enter(&mut self, phase: Phase, deadline: Option<Deadline>) {
         self.phase = phase;
         if !self.is_over() || phase == Phase::Settling {
             self.deadline = deadline;

@@ -38,7 +38,7 @@ fn inputs() -> Vec<Input> {
 
 /// A child in each phase, by the shortest way there.
 fn in_phase(phase: Phase, isolation: Isolation) -> Child {
-    let mut child = Child::launching(isolation, LIMITS);
+    let mut child = Child::launching(isolation, LIMITS, at(0));
     let way: &[Input] = match phase {
         Phase::Launching => &[],
         Phase::Greeting => &[Input::Launched { pid: Some(7) }],
@@ -148,6 +148,19 @@ fn a_child_that_says_nothing_is_ended_at_the_start_limit() {
 }
 
 #[test]
+fn a_launch_that_never_returns_is_given_up() {
+    let mut child = in_phase(Phase::Launching, Isolation::Process);
+    assert_eq!(child.step(Input::Cancel(CancelReason::Kill), at(1)), []);
+    let limit = LIMITS.start + VERIFY_LIMIT;
+    assert_eq!(child.next_deadline(), Some(limit));
+    assert_eq!(child.step(Input::Tick, limit), [Order::Settle]);
+    assert!(child.facts().start_timeout);
+    // It comes too late.
+    assert_eq!(child.step(Input::Launched { pid: Some(7) }, limit), []);
+    assert_eq!((child.phase(), child.facts().launched_at), (Phase::Settling, None));
+}
+
+#[test]
 fn a_stop_before_the_birth_is_honoured_at_the_birth() {
     let mut child = in_phase(Phase::Launching, Isolation::Process);
     assert_eq!(child.step(Input::Cancel(CancelReason::Interrupt), at(0)), []);
@@ -190,9 +203,60 @@ fn a_thread_that_does_not_return_is_abandoned_and_a_silent_supervisor_is_lost() 
 #[test]
 fn a_pause_moves_every_deadline() {
     let mut child = in_phase(Phase::Running, Isolation::Process);
-    child.shift(at(100));
+    child.shift(at(0), at(100));
     assert_eq!(child.step(Input::Tick, at(104)), []);
     assert_eq!(child.step(Input::Tick, at(105)), [Order::Interrupt]);
+}
+
+#[test]
+fn a_deadline_that_was_set_in_a_pause_is_moved_by_the_rest_of_it() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    let asked = child.step(Input::Cancel(CancelReason::Interrupt), at(3600));
+    assert_eq!(asked, [Order::Interrupt]);
+    child.shift(at(1), at(3605));
+    assert_eq!(child.next_deadline(), Some(at(3605) + LIMITS.interrupt_grace));
+}
+
+#[test]
+fn a_limit_longer_than_the_clock_is_no_limit_and_no_panic() {
+    let longest = Limits {
+        start: Duration::MAX,
+        run: Some(Duration::MAX),
+        interrupt_grace: Duration::MAX,
+        terminate_grace: Duration::MAX,
+    };
+    for input in [Input::Cancel(CancelReason::Interrupt), Input::Exited(OK), Input::Hello] {
+        let mut child = Child::launching(Isolation::Process, longest, at(1));
+        for input in [Input::Launched { pid: None }, input, Input::Violation(String::new())] {
+            let _orders = child.step(input, at(1));
+        }
+        child.shift(at(2), at(3));
+        assert_eq!(child.next_deadline(), Some(Duration::MAX));
+    }
+}
+
+#[test]
+fn a_slow_consumer_does_not_make_a_child_lost() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    assert_eq!(child.step(Input::Exited(OK), at(1)), []);
+    assert_eq!(child.step(Input::Emptied(Emptied::default()), at(1)), []);
+    let orders = child.step(Input::Tick, child.next_deadline().unwrap());
+    assert_eq!((orders, child.facts().lost), (vec![Order::Settle], false));
+}
+
+#[test]
+fn a_process_that_cannot_die_is_not_lost_with_its_supervisor() {
+    let mut child = in_phase(Phase::Terminating, Isolation::Process);
+    let left = vec![ownership::Process { pid: 7, name: "worker".to_owned() }];
+    let told = Input::Emptied(Emptied { left, ..Emptied::default() });
+    assert_eq!(child.step(told, at(1)), []);
+    assert_eq!(child.step(Input::StreamEnded, at(1)), [Order::Settle]);
+    assert_eq!((child.facts().lost, child.facts().exit), (false, None));
+    // A thread is not over with what it started.
+    let mut thread = in_phase(Phase::Running, Isolation::Thread);
+    assert_eq!(thread.step(Input::StreamEnded, at(1)), []);
+    assert_eq!(thread.step(Input::Emptied(Emptied::default()), at(1)), []);
+    assert_eq!(thread.step(Input::Exited(OK), at(1)), [Order::Settle]);
 }
 
 fn any_input() -> impl Strategy<Value = Input> {
@@ -208,7 +272,7 @@ proptest! {
         thread: bool,
     ) {
         let isolation = if thread { Isolation::Thread } else { Isolation::Process };
-        let mut child = Child::launching(isolation, LIMITS);
+        let mut child = Child::launching(isolation, LIMITS, at(0));
         let mut now = Duration::ZERO;
         let (mut settled, mut announced) = (0, 0);
         let mut count = |orders: Vec<Order>| {
@@ -249,7 +313,7 @@ fn a_child_that_closes_its_line_and_runs_on_is_ended_and_one_that_ends_is_not() 
         assert_eq!(child.step(Input::LineClosed, at(1)), []);
         assert_eq!(
             child.next_deadline(),
-            Some(at(1) + LEAVE_GRACE).min(child.run_deadline.or(Some(at(60))))
+            Some(at(1) + LEAVE_GRACE).min(child.run_deadline.map(|run| run.at).or(Some(at(60))))
         );
         let mut ends = child.clone();
         assert_eq!(ends.step(Input::Exited(ExitStatus::Code(1)), at(2)), []);

@@ -107,6 +107,12 @@ impl Monitor {
         }
     }
 
+    /// Whether the launch of this task is still waited for.
+    #[must_use]
+    pub fn awaits_launch(&self, index: u32) -> bool {
+        self.child(index).is_some_and(|child| child.phase() == Phase::Launching)
+    }
+
     /// Children that have a process or thread now.
     pub fn active(&self) -> impl Iterator<Item = u32> + '_ {
         self.holding.iter().chain(&self.extra).copied()
@@ -133,7 +139,7 @@ impl Monitor {
             Event::Resume => self.resume(now),
             Event::Tick => self.tick(now, &mut effects),
         }
-        self.fill(&mut effects);
+        self.fill(now, &mut effects);
         effects
     }
 
@@ -189,10 +195,9 @@ impl Monitor {
 
     fn resume(&mut self, now: Duration) {
         let Some(since) = self.paused_at.take() else { return };
-        let pause = now.saturating_sub(since);
         for slot in &mut self.slots {
             if let Slot::Active(child) = slot {
-                child.shift(pause);
+                child.shift(since, now);
             }
         }
     }
@@ -210,7 +215,7 @@ impl Monitor {
 
     /// Gives free places to waiting tasks, in order. After a stop they pass through a place too, so
     /// that a long line does not become outcomes all at once.
-    fn fill(&mut self, effects: &mut Vec<Effect>) {
+    fn fill(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         if self.paused_at.is_some() {
             return;
         }
@@ -230,7 +235,7 @@ impl Monitor {
             match self.cancel_all {
                 Some(why) => self.settle_unlaunched(index, why, effects),
                 None => {
-                    let child = Child::launching(self.isolation, self.limits_of(index));
+                    let child = Child::launching(self.isolation, self.limits_of(index), now);
                     self.slots[index as usize] = Slot::Active(Box::new(child));
                     effects.push(Effect::Launch(index));
                 }

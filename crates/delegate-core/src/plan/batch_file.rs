@@ -15,6 +15,7 @@ use delegate_protocol::Value;
 
 use crate::config::yaml::{self, Key, Kind, Node, Place, Source};
 use crate::config::{Diagnostic, did_you_mean, duration, shorten};
+use crate::plan::task::Params;
 use crate::plan::{MAX_IMAGES, MIN_TIMEOUT, Origin, Task};
 
 /// The agent of a task that names none.
@@ -89,7 +90,7 @@ struct Fields {
     goal: Option<String>,
     context: Option<String>,
     agent: Option<String>,
-    params: Option<Value>,
+    params: Option<Params>,
     /// The limit, its place, and the name of the field.
     timeout: Option<(Duration, Place, String)>,
     cwd: Option<PathBuf>,
@@ -119,7 +120,7 @@ fn task(
         agent: agent.unwrap_or_else(|| DEFAULT_AGENT.to_owned()),
         goal,
         context: own.context.or_else(|| defaults.context.clone()),
-        params: Ok(own.params.or_else(|| defaults.params.clone()).unwrap_or_default()),
+        params: own.params.or_else(|| defaults.params.clone()).unwrap_or_default(),
         timeout: timeout.map(|(limit, _, _)| *limit),
         cwd: own.cwd.or_else(|| defaults.cwd.clone()),
         images: own.images.or_else(|| defaults.images.clone()).unwrap_or_default(),
@@ -155,7 +156,7 @@ impl Fields {
             "goal" => self.goal = Some(goal(source, key, node)?),
             "context" => self.context = Some(text(source, key, node)?),
             "agent" => self.agent = Some(text(source, key, node)?),
-            "params" => self.params = Some(node.into_value()),
+            "params" => self.params = Some(Params::new(&node.into_value())),
             "timeout" | "timeout_seconds" => self.set_timeout(source, key, &node)?,
             "cwd" => self.cwd = Some(text(source, key, node)?.into()),
             "images" => self.images = Some(images(source, key, node)?),

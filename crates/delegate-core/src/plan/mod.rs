@@ -12,6 +12,7 @@ pub mod task;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::time::{Duration, SystemTime};
 
 use delegate_protocol::spec::CrossingError;
@@ -110,7 +111,7 @@ impl Plan {
             goal: task.goal.clone(),
             context: task.context.clone(),
             // A task whose parameters could not be turned into data was refused by `plan`.
-            params: task.params.clone().unwrap_or_default(),
+            params: task.params.value().unwrap_or_default(),
             system_prompt: None,
             images: task.images.clone(),
             output_schema: None,
@@ -182,12 +183,13 @@ pub struct Means<'a> {
 }
 
 /// Decides. Checks every task, and that every spec survives the line, before anything starts.
-/// Relative working directories become absolute ones below this process's own.
+/// Relative working directories become absolute ones below this process's own. Takes the tasks when
+/// they become a plan, and leaves them where they are otherwise.
 ///
 /// # Errors
 /// [`StartError`]; nothing was started.
 pub fn plan(
-    tasks: Vec<Task>,
+    tasks: &mut Vec<Task>,
     settings: &Settings,
     asked: Option<Isolation>,
     means: Means<'_>,
@@ -210,7 +212,7 @@ pub fn plan(
     let mut plan = Plan {
         isolation,
         reason,
-        tasks,
+        tasks: mem::take(tasks),
         settings: settings.clone(),
         started: SystemTime::now(),
         ids: (0..count).map(SubagentId::random).collect(),
@@ -218,14 +220,22 @@ pub fn plan(
     };
     let known: Option<BTreeSet<&str>> =
         means.agents.map(|agents| agents.iter().map(String::as_str).collect());
+    if let Err(error) = check_all(&mut plan, known.as_ref()) {
+        *tasks = plan.tasks;
+        return Err(error);
+    }
+    Ok(plan)
+}
+
+/// One spec at a time: it is dropped again, so memory stays that of the task list.
+fn check_all(plan: &mut Plan, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
     for index in 0..plan.tasks.len() {
-        check(index, &mut plan.tasks[index], known.as_ref())?;
-        // One spec at a time: it is dropped again, so memory stays that of the task list.
+        check(index, &mut plan.tasks[index], known)?;
         plan.spec(index)
             .check_crossing()
             .map_err(|source| crossing(index, &plan.tasks[index], source))?;
     }
-    Ok(plan)
+    Ok(())
 }
 
 /// What is wrong with one task in itself.
@@ -243,8 +253,8 @@ fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Resul
             known: known.iter().map(|&name| name.to_owned()).collect(),
         });
     }
-    if let Err(reason) = &task.params {
-        let source = CrossingError { field: "params", reason: reason.clone() };
+    if let Err(reason) = task.params.value() {
+        let source = CrossingError { field: "params", reason };
         return Err(crossing(index, task, source));
     }
     let invalid = |task: &Task, reason: String| {

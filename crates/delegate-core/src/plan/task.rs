@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delegate_child::Agent;
-use delegate_protocol::Value;
+use delegate_protocol::{Value, codec};
 
 /// Where in a batch file something was written. Shows itself as `file:line`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,47 @@ impl fmt::Display for Origin {
     }
 }
 
+/// Parameters, encoded as they cross the line: as a tree they take ten times the memory, and a batch
+/// may be long. Clones share them, so those of `defaults` are there once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Params(Result<Option<Arc<[u8]>>, String>);
+
+impl Default for Params {
+    /// None, which is [`Value::Null`].
+    fn default() -> Self {
+        Self(Ok(None))
+    }
+}
+
+impl Params {
+    pub(crate) fn new(value: &Value) -> Self {
+        if *value == Value::Null {
+            return Self::default();
+        }
+        match codec::to_bytes(value) {
+            Ok(bytes) => Self(Ok(Some(bytes.into()))),
+            Err(error) => Self::refused(error.to_string()),
+        }
+    }
+
+    /// Those that could not become data, and why.
+    pub(crate) const fn refused(reason: String) -> Self {
+        Self(Err(reason))
+    }
+
+    /// As data again.
+    ///
+    /// # Errors
+    /// Why they cannot be.
+    pub(crate) fn value(&self) -> Result<Value, String> {
+        match &self.0 {
+            Ok(None) => Ok(Value::Null),
+            Ok(Some(bytes)) => codec::from_bytes(bytes).map_err(|error| error.to_string()),
+            Err(reason) => Err(reason.clone()),
+        }
+    }
+}
+
 /// One task of a batch.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use]
@@ -34,7 +75,7 @@ pub struct Task {
     pub(crate) agent: String,
     pub(crate) goal: String,
     pub(crate) context: Option<String>,
-    pub(crate) params: Result<Value, String>,
+    pub(crate) params: Params,
     pub(crate) timeout: Option<Duration>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) images: Vec<String>,
@@ -54,7 +95,7 @@ impl Task {
             agent: agent.into(),
             goal: goal.into(),
             context: None,
-            params: Ok(Value::Null),
+            params: Params::default(),
             timeout: None,
             cwd: None,
             images: Vec::new(),
@@ -68,13 +109,16 @@ impl Task {
 
     /// A task for an agent of this program, with its typed parameters.
     pub fn of<A: Agent>(goal: impl Into<String>, params: A::Params) -> Self {
-        let params = Value::from_typed(&params).map_err(|error| error.to_string());
+        let params = match Value::from_typed(&params) {
+            Ok(value) => Params::new(&value),
+            Err(error) => Params::refused(error.to_string()),
+        };
         Self { params, ..Self::new(A::NAME, goal) }
     }
 
     /// Untyped parameters.
     pub fn params(mut self, params: Value) -> Self {
-        self.params = Ok(params);
+        self.params = Params::new(&params);
         self
     }
 

@@ -13,8 +13,8 @@ fn agents() -> Vec<String> {
     vec!["primes".to_owned(), "command".to_owned()]
 }
 
-fn try_plan(tasks: Vec<Task>) -> Result<Plan, StartError> {
-    plan(tasks, &Settings::default(), None, means(&agents()))
+fn try_plan(mut tasks: Vec<Task>) -> Result<Plan, StartError> {
+    plan(&mut tasks, &Settings::default(), None, means(&agents()))
 }
 
 fn refused(tasks: Vec<Task>) -> String {
@@ -37,9 +37,9 @@ fn means(agents: &[String]) -> Means<'_> {
 fn a_batch_that_cannot_start_says_why() {
     assert_eq!(refused(vec![]), "the batch has no task; nothing was started");
     let settings = Settings { max_batch_size: Some(2), ..Settings::default() };
-    let tasks: Vec<Task> = (0..3).map(|i| Task::new("primes", format!("part {i}"))).collect();
+    let mut tasks: Vec<Task> = (0..3).map(|i| Task::new("primes", format!("part {i}"))).collect();
     assert_eq!(
-        plan(tasks, &settings, None, means(&agents())).unwrap_err().to_string(),
+        plan(&mut tasks, &settings, None, means(&agents())).unwrap_err().to_string(),
         "the batch has 3 tasks, max_batch_size is 2; nothing was started"
     );
     let good = || Task::new("primes", "good");
@@ -71,8 +71,28 @@ fn a_batch_that_cannot_start_says_why() {
 }
 
 #[test]
+fn tasks_become_a_plan_or_stay_where_they_are() {
+    let mut tasks = vec![Task::new("primes", "good"), Task::new("primes", " ")];
+    let given = tasks.clone();
+    assert!(plan(&mut tasks, &Settings::default(), None, means(&agents())).is_err());
+    assert_eq!(tasks, given);
+    tasks.pop();
+    assert!(plan(&mut tasks, &Settings::default(), None, means(&agents())).is_ok());
+    assert!(tasks.is_empty());
+}
+
+#[test]
+fn params_that_are_nested_too_deep_are_named() {
+    let depth = delegate_protocol::codec::MAX_DEPTH;
+    let deep = (0..2 * depth).fold(Value::Null, |inside, _| Value::List(vec![inside]));
+    let text = refused(vec![Task::new("primes", "g").params(deep)]);
+    assert!(text.starts_with("task 0 (\"g\"): params cannot cross"), "{text}");
+}
+
+#[test]
 fn params_that_could_not_become_data_are_named() {
-    let task = Task { params: Err("a key is not text".to_owned()), ..Task::new("primes", "g") };
+    let params = task::Params::refused("a key is not text".to_owned());
+    let task = Task { params, ..Task::new("primes", "g") };
     assert_eq!(
         refused(vec![task]),
         "task 0 (\"g\"): params cannot cross the process line: a key is not text; nothing was started"
@@ -82,7 +102,7 @@ fn params_that_could_not_become_data_are_named() {
 #[test]
 fn processes_that_are_asked_for_are_planned() {
     let asked = plan(
-        vec![Task::new("primes", "g")],
+        &mut vec![Task::new("primes", "g")],
         &Settings::default(),
         Some(Isolation::Process),
         means(&agents()),
@@ -111,8 +131,8 @@ fn a_spec_carries_its_task_and_the_settings() {
         .traceparent("00-1-2-03")
         .metadata("chat", Value::Int(7))
         .params(Value::from("p"));
-    let tasks = vec![Task::new("command", "plain"), own];
-    let mut plan = plan(tasks, &settings, None, means(&agents())).unwrap();
+    let mut tasks = vec![Task::new("command", "plain"), own];
+    let mut plan = plan(&mut tasks, &settings, None, means(&agents())).unwrap();
     plan.started = UNIX_EPOCH + Duration::from_secs(951_782_400);
     plan.nonce = 0x00ff_ffff;
 
@@ -150,13 +170,13 @@ fn ids_are_stable_in_a_plan_and_new_in_the_next() {
 
 #[test]
 fn the_explanation_names_every_decision() {
-    let tasks =
+    let mut tasks =
         vec![Task::new("primes", "a").timeout(Duration::from_secs(90)), Task::new("command", "b")];
     let settings = Settings {
         process_isolation: Some(crate::config::ProcessIsolation::Off),
         ..Settings::default()
     };
-    let explained = plan(tasks, &settings, None, means(&agents())).unwrap().explain();
+    let explained = plan(&mut tasks, &settings, None, means(&agents())).unwrap().explain();
     let of = |name: &str| explained.iter().find(|(key, _)| *key == name).unwrap().1.as_str();
     assert_eq!(of("tasks"), "2");
     assert_eq!(of("agents"), "command, primes");
@@ -339,12 +359,12 @@ fn nan_in_a_batch_file_reaches_the_plan() {
     );
 }
 
-/// 100,000 tasks where the code is optimised (`cargo test --release`): more nodes, events and bytes
-/// than the parser's own budgets allow. Unoptimised that takes minutes, so it is a shorter batch.
 fn at(line: u32, column: u32) -> Option<Origin> {
     Some(Origin { file: Path::new("b.yaml").into(), line, column })
 }
 
+/// 100,000 tasks where the code is optimised (`cargo test --release`): more nodes, events and bytes
+/// than the parser's own budgets allow. Unoptimised that takes minutes, so it is a shorter batch.
 const LONG_BATCH: usize = if cfg!(debug_assertions) { 3_000 } else { 100_000 };
 
 #[test]

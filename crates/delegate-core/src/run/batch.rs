@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use delegate_protocol::event::Complete;
-use delegate_protocol::{RunId, Status, SubagentId};
+use delegate_protocol::{Isolation, RunId, Status, SubagentId};
 use ownership::ChildEvent as SystemEvent;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
@@ -36,6 +36,8 @@ enum Incoming {
     Launched(u32, Result<Launched, StartFailure>),
     System(u32, SystemEvent),
     Told(u32, Told),
+    /// Nothing more can be read from it.
+    Over(u32, Box<Said>),
     Recorded(u32, bool),
 }
 
@@ -72,6 +74,15 @@ impl Batch {
         if report.send(ended).is_err() {
             tracing::debug!(target: "delegate::run", "nobody waits for the report");
         }
+    }
+}
+
+/// However the loop ends: nobody waits for an event or a wish any more. Without a panic of ours that
+/// is said in [`Loop::end`], before the report.
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.delivery.complete();
+        self.control.end();
     }
 }
 
@@ -137,7 +148,7 @@ impl Loop {
 
     /// Waits for the next fact and takes it in.
     async fn wait(&mut self) {
-        let deadline = self.monitor.next_deadline().map(|at| self.clock.instant(at));
+        let deadline = self.monitor.next_deadline().and_then(|at| self.clock.instant(at));
         let control = Arc::clone(&self.batch.control);
         let eased = Arc::clone(&self.batch.delivery.eased);
         tokio::select! {
@@ -185,7 +196,7 @@ impl Loop {
                 self.child_step(index, Input::Finish(verdict));
             }
             Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
-            Incoming::Told(index, Told::Over(said)) => self.io_ended(index, said),
+            Incoming::Over(index, said) => self.io_ended(index, said),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
                 self.child_step(index, Input::Recorded(durable));
@@ -200,7 +211,9 @@ impl Loop {
             SystemEvent::Lost => Input::Lost,
             other => return tracing::warn!(target: "delegate::run", ?other, "unknown event"),
         };
-        if !matches!(input, Input::Emptied(_)) {
+        // A thread goes on when what it started has ended; of a process that is the last word.
+        let goes_on = self.batch.launcher.isolation() == Isolation::Thread;
+        if !goes_on || !matches!(input, Input::Emptied(_)) {
             self.over(index);
         }
         self.child_step(index, input);
@@ -253,11 +266,13 @@ impl Loop {
     async fn end(self) -> Report {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
-        let store = self.batch.store;
+        let store = self.batch.store.clone();
         store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
         let flushed = store.clone();
-        if let Err(error) = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT)).await {
-            tracing::warn!(target: "delegate::run", %error, "the last lines may be missing");
+        // The threads for what blocks may all hang in launches.
+        let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
+        if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
+            tracing::warn!(target: "delegate::run", "the last lines may be missing");
         }
         self.batch.delivery.complete();
         self.batch.control.end();
@@ -294,6 +309,31 @@ fn limits(plan: &Plan) -> Vec<Limits> {
     (0..plan.tasks.len()).map(|index| of(plan.timeout(index))).collect()
 }
 
+/// A fact that the loop waits for. It is sent when this is dropped: where the work that was to find it
+/// out panics, the one that it began with. So a bug of ours is an outcome, and not a hang.
+struct Owed {
+    sender: mpsc::UnboundedSender<Incoming>,
+    fact: Option<Incoming>,
+}
+
+impl Owed {
+    fn or_else(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) -> Self {
+        Self { sender: sender.clone(), fact: Some(fact) }
+    }
+
+    fn pay(mut self, fact: Incoming) {
+        self.fact = Some(fact);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(fact) = self.fact.take() {
+            send(&self.sender, fact);
+        }
+    }
+}
+
 /// The loop outlives its children; what comes after its end has nobody left to care.
 fn send(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) {
     if sender.send(fact).is_err() {
@@ -305,5 +345,26 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fact_is_paid_once_and_a_panic_pays_the_worst() {
+        let (sender, mut incoming) = mpsc::unbounded_channel();
+        let owed = || Owed::or_else(&sender, Incoming::Recorded(7, false));
+        owed().pay(Incoming::Recorded(7, true));
+        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, true))));
+        assert!(incoming.try_recv().is_err());
+        let panicking = owed();
+        let work = std::thread::spawn(move || {
+            let _owed = panicking;
+            std::panic::resume_unwind(Box::new("a bug"));
+        });
+        assert!(work.join().is_err());
+        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, false))));
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that crosses one child's line and pipes, until nothing more can be read.
 //!
 //! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
-//! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, and the end.
+//! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -41,7 +41,6 @@ pub(super) enum Told {
     Violation(String),
     Finish(Verdict),
     LineClosed,
-    Over(Box<Said>),
 }
 
 /// Something to say to a child.
@@ -71,8 +70,8 @@ pub(super) struct ChildIo {
 }
 
 impl ChildIo {
-    /// Runs to the end and tells what there was.
-    pub(super) async fn run(self, tell: impl Fn(Told)) {
+    /// Runs to the end and gives what there was.
+    pub(super) async fn run(self, tell: impl Fn(Told)) -> Box<Said> {
         let requested = Event::SpawnRequested { child: self.child, goal: self.goal };
         self.journal.event(&requested, self.clock.now()).await;
         let mut reader = self.reader;
@@ -99,7 +98,8 @@ impl ChildIo {
             never = write => match never {},
         };
         intake.said.stderr = stderr.into_bytes();
-        tell(Told::Over(Box::new(intake.said)));
+        intake.drop_answer().await;
+        Box::new(intake.said)
     }
 }
 
@@ -256,6 +256,14 @@ impl Intake {
         match pushed {
             Ok(()) => self.answer = Some(answer),
             Err(too_large) => self.answer_fault(&too_large),
+        }
+    }
+
+    /// Removing the file of an answer that never became whole may block.
+    async fn drop_answer(&mut self) {
+        let Some(answer) = self.answer.take().filter(|answer| answer.needs_disk(0)) else { return };
+        if let Err(error) = tokio::task::spawn_blocking(move || drop(answer)).await {
+            tracing::warn!(target: "delegate::run", %error, "half an answer was not removed");
         }
     }
 

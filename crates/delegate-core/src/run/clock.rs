@@ -17,8 +17,8 @@ impl Clock {
         self.0.elapsed()
     }
 
-    /// When that is, for a timer.
-    pub(super) fn instant(self, at: Duration) -> tokio::time::Instant {
-        (self.0 + at).into()
+    /// When that is, for a timer; `None` where that is beyond what the clock can tell.
+    pub(super) fn instant(self, at: Duration) -> Option<tokio::time::Instant> {
+        self.0.checked_add(at).map(Into::into)
     }
 }

@@ -14,6 +14,10 @@ use tokio::sync::Notify;
 /// its loop; with events of some 200 bytes it holds well under a MiB.
 pub(crate) const ROOM: usize = 1024;
 
+/// Bytes that wait for a consumer, give or take one event: the usual ones never come near it, 1,024 of
+/// the largest (a tool's arguments may be 1 MiB, a frame 16 MiB) would.
+pub(crate) const ROOM_BYTES: usize = 8 * 1024 * 1024;
+
 /// Text that waits for a slow consumer, per child. Beyond it the oldest is left out (it stands in
 /// events.jsonl) and counted.
 pub(crate) const MERGED_TEXT: usize = 64 * 1024;
@@ -21,6 +25,8 @@ pub(crate) const MERGED_TEXT: usize = 64 * 1024;
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<Event>,
+    /// What the queue holds ([`Event::weight`]).
+    bytes: usize,
     /// What did not fit, merged, per child.
     merged: BTreeMap<SubagentId, Merged>,
     /// The consumer wants no more.
@@ -56,7 +62,7 @@ impl Delivery {
     /// Whether the consumer keeps up (or wants no more).
     pub(crate) fn has_room(&self) -> bool {
         let state = self.state();
-        state.closed || state.queue.len() < ROOM
+        state.closed || state.has_room()
     }
 
     /// Queues an event of a child. Lifecycle events wait for room; progress is merged without it. The
@@ -73,9 +79,8 @@ impl Delivery {
                 if state.closed {
                     return;
                 }
-                if state.queue.len() < ROOM {
-                    state.release(event.child());
-                    state.queue.push_back(event);
+                if state.has_room() {
+                    state.append(event);
                     break;
                 }
             }
@@ -95,8 +100,7 @@ impl Delivery {
         if state.closed {
             return;
         }
-        state.release(event.child());
-        state.queue.push_back(event);
+        state.append(event);
         drop(state);
         self.readable.notify_one();
     }
@@ -106,12 +110,10 @@ impl Delivery {
         if state.closed {
             return;
         }
-        let child = event.child();
-        if state.queue.len() < ROOM {
-            state.release(child);
-            state.queue.push_back(event);
+        if state.has_room() {
+            state.append(event);
         } else {
-            state.merged.entry(child).or_default().take(event);
+            state.merged.entry(event.child()).or_default().take(event);
         }
     }
 
@@ -126,6 +128,7 @@ impl Delivery {
         let mut state = self.state();
         state.closed = true;
         state.queue.clear();
+        state.bytes = 0;
         state.merged.clear();
         drop(state);
         self.room.notify_waiters();
@@ -146,11 +149,12 @@ impl Delivery {
 
     fn try_next(&self) -> Result<Option<Event>, Empty> {
         let mut state = self.state();
-        let was_full = state.queue.len() >= ROOM;
+        let was_full = !state.has_room();
         if state.queue.is_empty() {
             state.release_all();
         }
         let event = state.queue.pop_front();
+        state.bytes -= event.as_ref().map_or(0, Event::weight);
         let over = state.closed || state.complete;
         drop(state);
         if was_full {
@@ -169,16 +173,29 @@ impl Delivery {
 struct Empty;
 
 impl State {
+    fn has_room(&self) -> bool {
+        self.queue.len() < ROOM && self.bytes < ROOM_BYTES
+    }
+
     /// What was merged for a child goes before its next event.
-    fn release(&mut self, child: SubagentId) {
+    fn append(&mut self, event: Event) {
+        let child = event.child();
         if let Some(merged) = self.merged.remove(&child) {
-            self.queue.extend(merged.into_events(child));
+            self.extend(merged.into_events(child));
         }
+        self.extend([event]);
     }
 
     fn release_all(&mut self) {
         while let Some((child, merged)) = self.merged.pop_first() {
-            self.queue.extend(merged.into_events(child));
+            self.extend(merged.into_events(child));
+        }
+    }
+
+    fn extend(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            self.bytes += event.weight();
+            self.queue.push_back(event);
         }
     }
 }
@@ -282,6 +299,23 @@ mod tests {
         assert!(waiting.as_mut().poll(&mut context).is_ready());
         drop(waiting);
         assert_eq!(drain(&delivery).len(), ROOM);
+    }
+
+    #[test]
+    fn a_few_large_events_use_the_room_up_as_well() {
+        let delivery = Delivery::default();
+        let large = text(&"x".repeat(ROOM_BYTES / 4));
+        for _ in 0..100 {
+            assert!(poll(delivery.send(large.clone())).is_ready());
+        }
+        assert!(!delivery.has_room());
+        assert!(poll(delivery.send(tool(0))).is_pending());
+        let held = delivery.state().queue.iter().map(Event::weight).sum::<usize>();
+        assert_eq!(held, delivery.state().bytes);
+        assert!(held < ROOM_BYTES + large.weight(), "{held}");
+        drain(&delivery);
+        assert_eq!(delivery.state().bytes, 0);
+        assert!(delivery.has_room());
     }
 
     #[test]

@@ -179,29 +179,15 @@ impl Store {
         }
     }
 
-    /// Folder of one child, made if it is not there; `None` when it cannot be made.
+    /// Folder of one child, made by whoever first puts something into it; `None` where nothing can be
+    /// kept. Touches no disk.
     #[must_use]
     pub fn child_dir(&self, run: RunId, task_index: u32) -> Option<PathBuf> {
-        if !self.inner.keeps_files {
-            return None;
-        }
-        let folder = child_folder(&self.inner.state_dir, run, task_index);
-        match place::private_dir(&folder) {
-            Ok(()) => Some(folder),
-            Err(error) => {
-                let text = || {
-                    format!(
-                        "not all output and events of children are kept: {}: {error}",
-                        folder.display()
-                    )
-                };
-                self.inner.shared.warn(Trouble::Logs, text);
-                None
-            }
-        }
+        let folder = || child_folder(&self.inner.state_dir, run, task_index);
+        self.inner.keeps_files.then(folder)
     }
 
-    /// Where an answer goes that is too large for its entry ([`spill::Answer`]).
+    /// Where an answer goes that is too large for its entry ([`spill::Answer`]). Touches no disk.
     #[must_use]
     pub fn result_file(&self, run: RunId, task_index: u32) -> Option<PathBuf> {
         Some(self.child_dir(run, task_index)?.join("result"))

@@ -12,6 +12,7 @@ use super::database::{Database, RunRow, is_busy};
 use super::files::Files;
 use super::inbox::{Batch, Inbox, Piece, Record, Stored};
 use super::memory::{Shared, Trouble};
+use super::place;
 
 /// Bytes of one write that is made of several pieces.
 const JOINED: usize = 64 * 1024;
@@ -78,7 +79,8 @@ impl Recorder {
                     self.live.insert(row.id, (*row).clone());
                     rows.push(*row);
                 }
-                Record::Outcome { run, outcome, stored } => {
+                Record::Outcome { run, mut outcome, stored } => {
+                    self.make_folder(&mut outcome);
                     arrived.push(Arrived { run, outcome, stored });
                 }
                 Record::End { run, status, duration_seconds, pieces_before } => {
@@ -96,6 +98,14 @@ impl Recorder {
         }
         if !rows.is_empty() || !arrived.is_empty() {
             self.store(rows, arrived);
+        }
+    }
+
+    /// An outcome names a folder that is there, or none.
+    fn make_folder(&self, outcome: &mut Outcome) {
+        if let Some(Err(error)) = outcome.logs.as_deref().map(place::private_dir) {
+            self.warn_of_logs(Err(error));
+            outcome.logs = None;
         }
     }
 

@@ -180,6 +180,7 @@ struct Spilled {
 
 impl Spilled {
     fn create(path: &Path) -> io::Result<Self> {
+        path.parent().map_or(Ok(()), place::private_dir)?;
         let file = place::private_file(path, OpenOptions::new().write(true).truncate(true))?;
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), finished: false })
     }
@@ -299,7 +300,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let full = dir.path().join("result");
         std::os::unix::fs::symlink("/dev/full", &full).unwrap();
-        for path in [None, Some("/nowhere/at/all".into()), Some(full)] {
+        for path in [None, Some("/dev/null/result".into()), Some(full)] {
             let mut answer = Answer::with_head(path, 1000, 4);
             answer.push("123€".as_bytes()).unwrap();
             answer.push(b"more").unwrap();

@@ -11,9 +11,9 @@ use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
-use super::{Active, Incoming, Loop, send};
-use crate::collect::{self, Subject};
-use crate::launch::{Launch, Launched};
+use super::{Active, Incoming, Loop, Owed, send};
+use crate::collect::{self, Said, Subject};
+use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
@@ -47,15 +47,26 @@ impl Loop {
                 settling: false,
             },
         );
-        let (launcher, sender) = (self.batch.launcher.clone(), self.sender.clone());
+        let launcher = self.batch.launcher.clone();
+        let failure = StartFailure {
+            phase: "launch".to_owned(),
+            errno: None,
+            path: None,
+            detail: "its launcher panicked".to_owned(),
+        };
+        let owed = Owed::or_else(&self.sender, Incoming::Launched(index, Err(failure)));
         // A start may block (a hung file system below the program): not on the thread that watches
         // deadlines.
         tokio::task::spawn_blocking(move || {
-            send(&sender, Incoming::Launched(index, launcher.launch(launch)));
+            owed.pay(Incoming::Launched(index, launcher.launch(launch)));
         });
     }
 
     pub(super) fn launched(&mut self, index: u32, launched: Launched) {
+        if !self.monitor.awaits_launch(index) {
+            // It was given up; dropping it ends it.
+            return;
+        }
         let journal = self.journal(index);
         let Some(active) = self.active.get_mut(&index) else { return };
         let Launched { pid, handle, line, output } = launched;
@@ -86,7 +97,13 @@ impl Loop {
                 let sender = self.sender.clone();
                 let span =
                     tracing::info_span!(target: "delegate::run", "child", id = %active.child, pid);
-                let io = io.run(move |told| send(&sender, Incoming::Told(index, told)));
+                let panicked =
+                    Said { cut: Some("its reader panicked".to_owned()), ..Said::default() };
+                let owed = Owed::or_else(&sender, Incoming::Over(index, Box::new(panicked)));
+                let io = async move {
+                    let said = io.run(|told| send(&sender, Incoming::Told(index, told))).await;
+                    owed.pay(Incoming::Over(index, said));
+                };
                 tokio::task::spawn_local(io.instrument(span));
                 self.child_step(index, Input::Launched { pid });
             }
@@ -158,7 +175,8 @@ impl Loop {
         let requested = (!launched).then(|| Event::SpawnRequested { child, goal: goal.to_owned() });
         let event = Event::Complete { child, end: complete.clone() };
         self.completes.insert(index, complete);
-        let (journal, sender, run) = (self.journal(index), self.sender.clone(), self.batch.run);
+        let (journal, run) = (self.journal(index), self.batch.run);
+        let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let now = self.clock.now();
         tokio::task::spawn_local(async move {
             if kept {
@@ -166,9 +184,8 @@ impl Loop {
                     journal.event(event, now).await;
                 }
             }
-            journal.store.put_outcome(run, outcome, move |durable| {
-                send(&sender, Incoming::Recorded(index, durable));
-            });
+            let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
+            journal.store.put_outcome(run, outcome, stored);
         });
     }
 
@@ -198,6 +215,9 @@ impl Loop {
                 name: "thread".to_owned(),
                 why: "a thread cannot be ended, and this one did not return".to_owned(),
             });
+        }
+        if facts.start_timeout && facts.launched_at.is_none() {
+            self.unverified.push(format!("task {index}: its launch did not return"));
         }
         if facts.lost {
             self.unverified.push(format!("task {index}: its supervisor is gone"));

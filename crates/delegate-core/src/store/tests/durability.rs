@@ -15,12 +15,25 @@ fn what_is_put_is_read_back_whole() {
     let store = Store::open(dir.path());
     let mut put_in = outcome(4, "text with \0, \u{1f600} and \"quotes\"");
     put_in.logs = store.child_dir(run(1), 4);
-    assert!(put_in.logs.as_ref().is_some_and(|logs| logs.is_dir()));
+    assert!(put_in.logs.as_ref().is_some_and(|logs| !logs.exists()), "asking makes no folder");
     assert!(put(&store, run(1), put_in.clone()));
+    assert!(put_in.logs.as_ref().is_some_and(|logs| logs.is_dir()));
     assert_eq!(store.outcome(run(1), 4).unwrap(), put_in);
     assert!(store.outcome(run(1), 5).is_err());
     assert!(store.is_durable());
     assert_eq!(warnings(&store), Vec::<String>::new());
+}
+
+#[test]
+fn an_outcome_names_no_folder_that_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path());
+    let mut put_in = outcome(0, "text");
+    put_in.logs = store.child_dir(run(1), 0);
+    fs::write(dir.path().join("runs").join(run(1).to_string()), "in the way").unwrap();
+    assert!(put(&store, run(1), put_in));
+    assert_eq!(store.outcome(run(1), 0).unwrap().logs, None);
+    assert!(warnings(&store)[0].contains("not all output"));
 }
 
 #[test]

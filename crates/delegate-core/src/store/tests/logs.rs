@@ -196,7 +196,7 @@ fn a_line_begins_a_line_after_half_of_one_was_left() {
 fn a_file_that_cannot_be_written_is_one_warning() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path());
-    fs::create_dir(store.child_dir(run(1), 0).unwrap().join("stdout")).unwrap();
+    fs::create_dir_all(store.child_dir(run(1), 0).unwrap().join("stdout")).unwrap();
     for _ in 0..3 {
         store.append(run(1), 0, Log::Stdout, b"x".to_vec());
     }
