@@ -10,8 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::launch::exec::{self, WorkerProgram};
-use crate::launch::{Launcher, program};
+use crate::launch::exec::WorkerProgram;
+use crate::launch::{self, Launcher, program};
 use crate::plan::{self, Isolation, Means, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::Run;
@@ -239,11 +239,11 @@ impl Delegator {
 
     fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
         let inner = &self.inner;
+        let places = plan.settings.max_concurrent_children as usize;
+        launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => Launcher::Thread(inner.registry.clone()),
             delegate_protocol::Isolation::Process => {
-                let places = plan.settings.max_concurrent_children as usize;
-                exec::make_room(plan.tasks.len().min(places));
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
