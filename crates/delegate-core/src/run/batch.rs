@@ -67,10 +67,22 @@ pub(crate) struct Batch {
 impl Batch {
     /// Runs it to its end, and hands the report over.
     pub(crate) async fn run(self, report: oneshot::Sender<Report>) {
+        let _guard = CloseOnPanic(Arc::clone(&self.delivery));
         let span = tracing::info_span!(target: "delegate::run", "run", id = %self.run);
         let ended = Loop::new(self).run().instrument(span).await;
         if report.send(ended).is_err() {
             tracing::debug!(target: "delegate::run", "nobody waits for the report");
+        }
+    }
+}
+
+/// A loop that panicked has no more events: who waits for one must learn it, and then finds no report.
+struct CloseOnPanic(Arc<Delivery>);
+
+impl Drop for CloseOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.complete();
         }
     }
 }
@@ -305,5 +317,22 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_that_panics_leaves_nobody_waiting_for_events() {
+        let delivery = Arc::new(Delivery::default());
+        let guard = CloseOnPanic(Arc::clone(&delivery));
+        let died = std::thread::spawn(move || {
+            let _guard = guard;
+            panic!("as asked");
+        });
+        died.join().unwrap_err();
+        assert_eq!(crate::run::block_on(delivery.next()), None);
     }
 }
