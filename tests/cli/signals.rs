@@ -24,7 +24,8 @@ fn started(rig: &Rig, scripts: &[&str], args: &[&str]) -> Running {
 
 fn completed_one(rig: &Rig) {
     wait_for("the first task to be on record", || {
-        (rig.runs()[0]["counts"]["completed"] == 1).then_some(())
+        // The next in line may be done as well by the time that we look.
+        (rig.runs()[0]["counts"]["completed"].as_u64() >= Some(1)).then_some(())
     });
 }
 
@@ -36,7 +37,7 @@ fn sigint_ends_what_listens_and_prints_what_there_is() {
         let args = ["--isolation", isolation];
         let running = started(
             &rig,
-            &["echo done before", slow, "echo never"],
+            &["echo done before", slow, "echo next in line"],
             &[&args[..], &["-j", "2"]].concat(),
         );
         wait_for("two to be done or running", || rig.path("begun").exists().then_some(()));

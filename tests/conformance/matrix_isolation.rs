@@ -96,7 +96,8 @@ fn m142_a_child_that_ignores_interrupts_is_killed_within_limit_and_graces() {
 
 #[test]
 fn m142_a_thread_that_ignores_interrupts_is_abandoned_and_said_to_be() {
-    let deaf = script([Op::Sleep(5_000)], answer("late"));
+    // Longer than every limit: the thread ends with this test binary.
+    let deaf = script([Op::Sleep(600_000)], answer("late"));
     let rig = rig_with(Isolation::Thread, impatient());
     let (outcomes, report) = run(&rig, [deaf.task("sleep").timeout(Duration::from_secs(1))]);
     let outcome = &outcomes[0];

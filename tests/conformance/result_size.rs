@@ -87,10 +87,6 @@ fn rb_01_64_mib_arrive() {
 
 #[test]
 fn rb_01_512_mib_arrive() {
-    if std::env::var_os("DELEGATE_LARGE_TESTS").is_none() {
-        println!("SKIPPED: 512 MiB take long where unoptimised; DELEGATE_LARGE_TESTS=1 runs it");
-        return;
-    }
     sizes(&rig(Isolation::Process), &[512 * MIB]);
 }
 

@@ -31,9 +31,11 @@ const LONGEST_GRACE: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) enum Rung {
     /// TERM and CONT to members that had none yet.
     Walk,
+    /// The same, and then KILL to all members: somebody has come who was not met yet.
+    WalkAndKill,
     /// KILL to all members.
     Kill,
-    /// KILL again, and tell what is still there. Once per ladder.
+    /// KILL again, and tell what is still there. Once per ladder, unless nobody was met.
     Report,
 }
 
@@ -44,6 +46,8 @@ pub(crate) struct Ladder {
     /// When KILL was first sent.
     killed: Option<Instant>,
     reported: bool,
+    /// Somebody has come since the last walk.
+    unmet: bool,
     /// The first walk is not later.
     walk_by: Instant,
     pause: Duration,
@@ -58,6 +62,7 @@ impl Ladder {
             kill_at,
             killed: None,
             reported: false,
+            unmet: false,
             walk_by: now + LATEST_FIRST_WALK,
             pause: FIRST_WALK,
             due: kill_at.min(now + FIRST_WALK),
@@ -72,9 +77,26 @@ impl Ladder {
 
     /// Something died: TERM does its work, so the first walk may wait a little more.
     pub(crate) fn progress(&mut self, now: Instant) {
-        if self.killed.is_none() && self.pause == FIRST_WALK {
+        if self.killed.is_none() && self.pause == FIRST_WALK && !self.unmet {
             self.due = self.kill_at.min(self.walk_by).min(now + FIRST_WALK);
         }
+    }
+
+    /// Somebody new has come: a walk is due at once, and after KILL another one soon, however often it
+    /// was sent before.
+    pub(crate) fn newcomer(&mut self, now: Instant) {
+        if self.killed.is_none() {
+            self.unmet = true;
+            self.due = now;
+        } else {
+            self.pause = FIRST_KILL;
+            self.due = self.due.min(now + FIRST_KILL);
+        }
+    }
+
+    /// Nobody was met who could be named, and yet it is not over: [`Rung::Report`] comes again.
+    pub(crate) fn unreported(&mut self) {
+        self.reported = false;
     }
 
     /// When [`Ladder::step`] has something to do.
@@ -102,11 +124,12 @@ impl Ladder {
     }
 
     fn step_before_kill(&mut self, now: Instant) -> Rung {
+        let unmet = std::mem::take(&mut self.unmet);
         if now >= self.kill_at {
             self.killed = Some(now);
             self.pause = FIRST_KILL;
             self.due = now + self.pause;
-            return Rung::Kill;
+            return if unmet { Rung::WalkAndKill } else { Rung::Kill };
         }
         self.pause = (self.pause * 2).min(SLOWEST_WALK);
         self.due = self.kill_at.min(now + self.pause);
@@ -175,6 +198,23 @@ mod tests {
             ladder.step(now) == Some(Rung::Walk)
         });
         assert!(walked.is_some_and(|half| half <= 100), "{walked:?}");
+    }
+
+    #[test]
+    fn newcomers_get_kill_soon_however_often_it_was_sent() {
+        let origin = start();
+        let mut ladder = Ladder::begin(origin, Duration::from_millis(100));
+        ladder.newcomer(origin);
+        assert_eq!(ladder.step(origin), Some(Rung::Walk), "no KILL before the grace is over");
+        let mut now = origin;
+        while ladder.pause < SLOWEST_KILL {
+            now = ladder.due();
+            ladder.step(now);
+        }
+        ladder.newcomer(now);
+        assert_eq!(ladder.due(), now + FIRST_KILL);
+        ladder.newcomer(now + FIRST_KILL / 2);
+        assert_eq!(ladder.due(), now + FIRST_KILL, "more of them do not put it off");
     }
 
     #[test]

@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 
 use crate::exit::Process;
@@ -20,6 +19,8 @@ pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
+    /// Those that have not ended; the main thread counts until the process is reaped.
+    pub(crate) threads: u32,
     /// In clock ticks since boot.
     pub(crate) start: u64,
 }
@@ -42,13 +43,15 @@ impl Stat {
             state: *fields.next()?.as_bytes().first()?,
             parent: fields.next()?.parse().ok()?,
             group: fields.next()?.parse().ok()?,
-            start: fields.nth(16)?.parse().ok()?,
+            threads: fields.nth(14)?.parse().ok()?,
+            start: fields.nth(1)?.parse().ok()?,
         })
     }
 
-    /// Its main thread is dead: so is the process, unless other threads run ([`Handle::is_dead`]).
-    pub(crate) fn is_zombie(&self) -> bool {
-        matches!(self.state, b'Z' | b'X')
+    /// Dead, and waits for its parent. One whose main thread has ended while others run looks the same
+    /// but for their number.
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
 
     /// For reports.
@@ -73,13 +76,6 @@ impl Handle {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
-    }
-
-    /// Whether all of its threads have ended (man 2 pidfd_open).
-    pub(crate) fn is_dead(&self) -> bool {
-        let mut asked = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut asked, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
 
@@ -119,7 +115,8 @@ mod tests {
         let text = b"42 (a) S 1 (b)) R 7 8 9 0 -1 1 2 3 4 5 6 7 8 9 10 11 1 0 12345 99";
         let stat = Stat::parse(text).expect("stat");
         assert_eq!(stat.name, "a) S 1 (b)");
-        assert_eq!((stat.state, stat.parent, stat.group, stat.start), (b'R', 7, 8, 12345));
+        assert_eq!((stat.state, stat.parent, stat.group), (b'R', 7, 8));
+        assert_eq!((stat.threads, stat.start), (1, 12345));
     }
 
     #[test]

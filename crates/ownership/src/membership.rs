@@ -15,10 +15,6 @@ use rustix::io::Errno;
 use crate::identity::{Handle, Stat};
 use crate::sys::{Pid, signal};
 
-/// Rounds of stopping before KILL is sent anyway: a chain that forks and exits every 2 ms was stable
-/// after 6 at most, and a storm faster than us never is.
-const STOP_ROUNDS: usize = 32;
-
 /// A process that a walk has met.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
@@ -32,13 +28,6 @@ pub(crate) type Identity = (Pid, u64);
 impl Member {
     pub(crate) fn identity(&self) -> Identity {
         (self.pid, self.stat.start)
-    }
-
-    /// Whether it is dead and waits for its parent. One whose main thread has ended while others run
-    /// looks the same in its entry; its handle knows better.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.stat.is_zombie()
-            && Handle::open(self.pid, &self.stat).is_none_or(|handle| handle.is_dead())
     }
 
     /// Sends these signals, if it still is the process that was met.
@@ -57,7 +46,10 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists =
         tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
-    lists.flat_map(|list| numbers(&list)).collect()
+    let mut children: Vec<_> = lists.flat_map(|list| numbers(&list)).collect();
+    // A long list is mostly of dead ones; the newest are the ones that move.
+    children.reverse();
+    children
 }
 
 fn numbers(list: &str) -> Vec<Pid> {
@@ -90,8 +82,13 @@ impl Source {
         }
     }
 
-    /// `roots` and everything below them, as far as it is alive.
-    pub(crate) fn walk(self, roots: impl IntoIterator<Item = Pid>) -> Vec<Member> {
+    /// `roots` and everything below them, as far as it is alive. Each is given to `meet` before its
+    /// children are read: what stands still by then has no others later.
+    pub(crate) fn walk(
+        self,
+        roots: impl IntoIterator<Item = Pid>,
+        mut meet: impl FnMut(&Member),
+    ) -> Vec<Member> {
         let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
         let mut seen: HashSet<Pid> = HashSet::new();
         let mut next: VecDeque<Pid> = roots.into_iter().collect();
@@ -100,11 +97,15 @@ impl Source {
             if !seen.insert(pid) {
                 continue;
             }
+            // The dead have no children: these were handed on before.
+            let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_dead()) else { continue };
+            let member = Member { pid, stat };
+            meet(&member);
             match self {
                 Self::Lists => next.extend(children(pid)),
                 Self::Scan => next.extend(table.get(&pid).into_iter().flatten()),
             }
-            members.extend(Stat::read(pid).map(|stat| Member { pid, stat }));
+            members.push(member);
         }
         members
     }
@@ -127,24 +128,30 @@ fn scan() -> io::Result<HashMap<Pid, Vec<Pid>>> {
     Ok(table)
 }
 
-/// Stops everything below `roots` until two walks are equal, so that nothing is born unseen, and gives
-/// all that was met.
-pub(crate) fn stop_all(source: Source, roots: &[Pid]) -> Vec<Member> {
-    let mut stopped: HashSet<Identity> = HashSet::new();
-    let mut members = Vec::new();
-    for _ in 0..STOP_ROUNDS {
-        members = source.walk(roots.iter().copied());
-        let fresh: Vec<_> =
-            members.iter().filter(|member| !stopped.contains(&member.identity())).collect();
-        if fresh.is_empty() {
-            break;
-        }
-        for member in fresh {
-            member.send(&[libc::SIGSTOP]);
-            stopped.insert(member.identity());
-        }
+/// Members that were stopped, in rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    known: HashSet<Identity>,
+    members: Vec<Member>,
+}
+
+impl Stopped {
+    /// Stops what stands below `roots` and was not stopped before. Whether there was anybody.
+    pub(crate) fn round(&mut self, source: Source, roots: Vec<Pid>) -> bool {
+        let before = self.members.len();
+        source.walk(roots, |member| {
+            if self.known.insert(member.identity()) {
+                member.send(&[libc::SIGSTOP]);
+                self.members.push(member.clone());
+            }
+        });
+        self.members.len() > before
     }
-    members
+
+    /// All that were stopped; some may be gone.
+    pub(crate) fn members(self) -> Vec<Member> {
+        self.members
+    }
 }
 
 /// A group that may be signalled: led by a child of ours that is not reaped, so that its number
@@ -200,7 +207,7 @@ mod tests {
         let mut child = child.arg("60").spawn().expect("sleep");
         let pid = child.id().cast_signed();
         for source in [Source::Lists, Source::Scan] {
-            let members = source.walk([crate::identity::own_pid()]);
+            let members = source.walk([crate::identity::own_pid()], |_| ());
             assert!(members.iter().any(|member| member.pid == pid), "{source:?}");
         }
         child.kill().expect("kill");

@@ -201,7 +201,13 @@ impl Registry {
         self.roots.contains_key(&pid) || self.orphans.contains_key(&pid)
     }
 
+    /// Every child that we started.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = Pid> {
+        self.roots.keys().copied()
+    }
+
     /// Every child that we started or recorded.
+    #[cfg(test)]
     pub(crate) fn known(&self) -> impl Iterator<Item = Pid> {
         self.roots.keys().chain(self.orphans.keys()).copied()
     }

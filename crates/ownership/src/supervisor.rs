@@ -3,6 +3,7 @@
 //!
 //! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone.
 
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -29,13 +30,13 @@ pub(crate) enum Event {
     Opened { scope: ScopeId },
     /// The other end of a line is closed.
     LineClosed { line: ScopeId },
-    /// A child was seen dead, and *after* that the list of our children was read.
-    Death {
-        dead: Dead,
-        /// Children that nobody knows: adopted orphans.
+    /// These children were seen dead, and *after* that the list of our children was read.
+    Stock {
+        dead: Vec<Dead>,
+        /// Children that nobody knows, dead ones among them: adopted orphans.
         unknown: Vec<Unknown>,
-        /// Known children that were dead by then, and may have left the unknown ones. Empty when
-        /// there are none of these.
+        /// Roots that were dead by then, and may have left the unknown ones. Empty when there are none
+        /// of these. That orphans may have left them is known without a look.
         suspects: Vec<Pid>,
     },
     /// What a walk of this scope met for the first time.
@@ -84,16 +85,16 @@ pub(crate) enum Effect {
     Walk {
         scope: ScopeId,
     },
-    /// Stop, then KILL, all members.
+    /// Stop, then KILL, all members of these.
     Kill {
-        scope: ScopeId,
+        scopes: Vec<ScopeId>,
     },
     /// See who stands in it and in what is inside; comes back as [`Event::Left`].
     Survey {
         scope: ScopeId,
     },
     Pause {
-        scope: ScopeId,
+        scopes: Vec<ScopeId>,
     },
     Resume {
         scope: ScopeId,
@@ -159,8 +160,8 @@ impl Supervisor {
             Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
             Event::Opened { scope } => self.opened(scope, &mut effects),
             Event::LineClosed { line } => self.line_closed(line, now, &mut effects),
-            Event::Death { dead, unknown, suspects } => {
-                self.death(dead, unknown, &suspects, now, &mut effects);
+            Event::Stock { dead, unknown, suspects } => {
+                self.stock(dead, unknown, &suspects, now, &mut effects);
             }
             Event::Found { scope, members } => {
                 if let Some(scope) = self.registry.get_mut(scope).filter(|s| s.root == Root::Dead) {
@@ -224,8 +225,7 @@ impl Supervisor {
                 }
             }
             Request::Pause { id } => {
-                let paused = self.set_paused(line, id, true);
-                effects.extend(paused.into_iter().map(|scope| Effect::Pause { scope }));
+                effects.push(Effect::Pause { scopes: self.set_paused(line, id, true) });
             }
             Request::Resume { id } => {
                 let resumed = self.set_paused(line, id, false);
@@ -271,7 +271,7 @@ impl Supervisor {
         if ending {
             effects.push(Effect::Terminate { scope });
         } else if paused {
-            effects.push(Effect::Pause { scope });
+            effects.push(Effect::Pause { scopes: vec![scope] });
         }
     }
 
@@ -304,40 +304,46 @@ impl Supervisor {
         }
     }
 
-    fn death(
+    fn stock(
         &mut self,
-        dead: Dead,
+        dead: Vec<Dead>,
         unknown: Vec<Unknown>,
         suspects: &[Pid],
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {
-        let mut touched = Vec::new();
-        let mut burdened = Vec::new();
+        let gone: HashSet<Pid> = dead.iter().map(|dead| dead.pid).collect();
+        let (mut touched, mut burdened) = (BTreeSet::new(), BTreeSet::new());
         let candidates = self.registry.may_have_left(suspects);
         for orphan in unknown {
             let scopes = attribute(orphan.tag, &candidates);
             self.registry.add_orphan(orphan.pid, &scopes);
-            burdened.extend(scopes);
+            if !gone.contains(&orphan.pid) {
+                burdened.extend(scopes);
+            }
         }
         touched.extend(&burdened);
-        let Dead { pid, exit } = dead;
-        if let Some(scope) = self.registry.root_died(pid) {
-            if let Some(found) = self.registry.get(scope) {
-                let reply = Reply::Exited { id: found.id, exit };
-                effects.push(Effect::Reply { line: found.parent, reply, with: None });
-            }
-            touched.push(scope);
-        } else {
-            touched.extend(self.registry.orphan_died(pid));
+        if !dead.is_empty() {
+            self.registry.progress(now);
         }
-        effects.push(Effect::Reap { pid });
-        self.registry.progress(now);
-        touched.sort_unstable();
-        touched.dedup();
+        for dead in dead {
+            touched.extend(self.bury(dead, effects));
+        }
         for scope in touched {
             self.follow(scope, burdened.contains(&scope), now, effects);
         }
+    }
+
+    /// Everything that it left is recorded. Gives the scopes that it stood for.
+    fn bury(&mut self, dead: Dead, effects: &mut Vec<Effect>) -> Vec<ScopeId> {
+        let Dead { pid, exit } = dead;
+        let root_of = self.registry.root_died(pid);
+        if let Some(found) = root_of.and_then(|scope| self.registry.get(scope)) {
+            let reply = Reply::Exited { id: found.id, exit };
+            effects.push(Effect::Reply { line: found.parent, reply, with: None });
+        }
+        effects.push(Effect::Reap { pid });
+        root_of.map_or_else(|| self.registry.orphan_died(pid), |scope| vec![scope])
     }
 
     /// After a death: begin to end what it left, or find that nothing is left.
@@ -346,9 +352,9 @@ impl Supervisor {
         if found.root == Root::Dead && !found.is_empty() && found.ladder.is_none() {
             self.end(scope, None, now, effects);
         }
-        let ending = self.registry.get(scope).is_some_and(|scope| scope.ladder.is_some());
-        if burdened && ending {
-            effects.push(Effect::Walk { scope });
+        let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
+        if let Some(ladder) = ladder.filter(|_| burdened) {
+            ladder.newcomer(now);
         }
         self.settle(scope, effects);
     }
@@ -404,9 +410,12 @@ impl Supervisor {
     /// Something cannot die: its end is told all the same, and it is waited for.
     fn left(&mut self, scope: ScopeId, left: Vec<Process>, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get_mut(scope) else { return };
-        let killing = found.ladder.is_some();
-        if scope == ScopeId::ALL || found.told || !killing || left.is_empty() {
+        let Some(ladder) = found.ladder.as_mut().filter(|_| !found.told && scope != ScopeId::ALL)
+        else {
             return;
+        };
+        if left.is_empty() {
+            return ladder.unreported();
         }
         found.told = true;
         effects.push(emptied_reply(found.clone(), left));
@@ -426,18 +435,27 @@ impl Supervisor {
 
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let due: Vec<_> = self.registry.iter().map(|(id, _)| id).collect();
+        let (mut scopes, mut reports) = (Vec::new(), Vec::new());
         for scope in due {
             let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
             match ladder.and_then(|ladder| ladder.step(now)) {
                 None => {}
                 Some(Rung::Walk) => effects.push(Effect::Walk { scope }),
-                Some(Rung::Kill) => effects.push(Effect::Kill { scope }),
+                Some(Rung::WalkAndKill) => {
+                    effects.push(Effect::Walk { scope });
+                    scopes.push(scope);
+                }
+                Some(Rung::Kill) => scopes.push(scope),
                 Some(Rung::Report) => {
-                    effects.push(Effect::Kill { scope });
-                    effects.push(Effect::Survey { scope });
+                    scopes.push(scope);
+                    reports.push(Effect::Survey { scope });
                 }
             }
         }
+        if !scopes.is_empty() {
+            effects.push(Effect::Kill { scopes });
+        }
+        effects.extend(reports);
         let idle = self.idle_since.is_some_and(|since| now >= since + self.idle_limit);
         if idle && !self.leaving && !self.owner_gone {
             self.leaving = true;

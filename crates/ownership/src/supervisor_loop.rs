@@ -15,17 +15,16 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::identity::{self, Stat};
-use crate::launch::TAG;
 use crate::line::{self, Received};
 use crate::membership::{Identity, Protected, Source};
 use crate::protocol::{MAX_INLINE, Request};
 use crate::registry::ScopeId;
-use crate::supervisor::{Event, Supervisor, Unknown};
-use crate::sys::wait::{self, Look};
+use crate::supervisor::{Event, Supervisor};
 use crate::sys::{Pid, process, signal};
 
 mod act;
 mod off;
+mod stock;
 mod voice;
 
 use off::Off;
@@ -41,8 +40,7 @@ const MAX_WAITING: usize = 4096;
 /// What the kernel refused for want of something is tried again after this time; `poll` would not tell.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Records read from one line, or children buried, before the others get their turn: where children die
-/// faster than they are buried, it is KILL that ends this.
+/// Records read from one line before the others get their turn.
 const BATCH: usize = 64;
 
 /// For tests only: milliseconds without children after which the supervisor leaves.
@@ -115,7 +113,7 @@ struct Loop {
     buffer: Vec<u8>,
     /// Somebody is dead, and what was left could not be read.
     unburied: bool,
-    /// More may be dead than were buried at one go.
+    /// More may be dead, or nobody is left, after the last burial.
     backlog: bool,
     leaving: bool,
     done: bool,
@@ -254,48 +252,6 @@ impl Loop {
     fn drain_signals(&self) {
         let mut bytes = [0; 1024];
         while rustix::io::read(&self.deaths, &mut bytes).is_ok_and(|read| read > 0) {}
-    }
-
-    /// Looks at dead children, records what it left, and only then reaps it: never without the list.
-    fn bury(&mut self) {
-        self.unburied = false;
-        self.backlog = false;
-        for _ in 0..BATCH {
-            let dead = match wait::look() {
-                Look::Alive => return,
-                Look::NoChild => return self.feed(Event::NoChild),
-                Look::Dead(dead) => dead,
-            };
-            let registry = self.machine.registry();
-            let Ok(children) = self.source.own_children() else {
-                self.unburied = true;
-                return;
-            };
-            // The dead one itself may be unlisted by now where the list is a scan.
-            let unknown: Vec<_> = children
-                .into_iter()
-                .chain([dead.pid])
-                .filter(|pid| !registry.knows(*pid))
-                .collect::<HashSet<_>>()
-                .into_iter()
-                .map(|pid| Unknown { pid, tag: self.tag_of(pid) })
-                .collect();
-            let suspects = match unknown.is_empty() {
-                true => Vec::new(),
-                false => registry.known().filter(|pid| wait::is_dead(*pid)).collect(),
-            };
-            self.feed(Event::Death { dead, unknown, suspects });
-        }
-        self.backlog = true;
-    }
-
-    /// The scope that a process's environment names, if it is one of ours.
-    fn tag_of(&self, pid: Pid) -> Option<ScopeId> {
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let prefix = format!("{TAG}={}:", self.owner_identity);
-        let tag =
-            environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
-        std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
     }
 
     fn listen(&mut self, scope: ScopeId) {

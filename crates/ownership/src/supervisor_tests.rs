@@ -42,7 +42,7 @@ fn dead(pid: Pid) -> Dead {
 
 fn died(pid: Pid, orphans: &[Pid]) -> Event {
     let unknown = orphans.iter().map(|pid| Unknown { pid: *pid, tag: None }).collect();
-    Event::Death { dead: dead(pid), unknown, suspects: vec![pid] }
+    Event::Stock { dead: vec![dead(pid)], unknown, suspects: vec![pid] }
 }
 
 /// A machine with scope 1 (pid 101) started on the owner's line.
@@ -87,13 +87,18 @@ fn an_orphan_is_recorded_before_its_parent_is_reaped_and_ended() {
     let (mut machine, now) = running();
     let effects = machine.step(died(101, &[201]), now);
     assert_eq!(emptied(&effects), 0);
+    let effects = machine.step(Event::Tick, now);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Walk { scope: ScopeId(1) })));
     assert!(machine.registry().knows(201));
     let members = vec![Process { pid: 201, name: "left".into() }];
     machine.step(Event::Found { scope: ScopeId(1), members }, now);
     // After the grace comes KILL.
     let effects = machine.step(Event::Tick, now + GRACE);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Kill { scope: ScopeId(1) })));
+    assert!(
+        effects.iter().any(
+            |effect| matches!(effect, Effect::Kill { scopes } if scopes.contains(&ScopeId(1)))
+        )
+    );
     let effects = machine.step(died(201, &[]), now + GRACE);
     match &replies(&effects)[..] {
         [Reply::Emptied { id: 1, emptied }] => {
@@ -110,7 +115,8 @@ fn the_marker_decides_among_several_dead_and_without_it_all_are_held() {
         machine.step(spawn_event(0, 2), now);
         machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
         let unknown = vec![Unknown { pid: 201, tag: tag.map(ScopeId) }];
-        machine.step(Event::Death { dead: dead(101), unknown, suspects: vec![101, 102] }, now);
+        machine
+            .step(Event::Stock { dead: vec![dead(101)], unknown, suspects: vec![101, 102] }, now);
         let mut held: Vec<_> = machine.registry().scopes_of(201).iter().map(|s| s.0).collect();
         held.sort_unstable();
         assert_eq!(held, expected, "{tag:?}");
@@ -123,7 +129,11 @@ fn what_a_paused_scope_had_asked_for_starts_stopped() {
     machine.step(ask(0, Request::Pause { id: 1 }), now);
     machine.step(spawn_event(1, 7), now);
     let effects = machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Pause { scope: ScopeId(2) })));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Pause { scopes } if scopes[..] == [ScopeId(2)]))
+    );
     let effects = machine.step(ask(0, Request::Resume { id: 1 }), now);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Resume { scope: ScopeId(2) })));
     machine.step(spawn_event(1, 8), now);
@@ -141,11 +151,11 @@ fn what_a_living_orphan_leaves_is_held_against_its_scope() {
         machine.step(died(101, &[201]), now);
         // One that nobody knows is dead, another one lives; the orphan that left both is not dead.
         let unknown = [301, 302].map(|pid| Unknown { pid, tag }).to_vec();
-        machine.step(Event::Death { dead: dead(301), unknown, suspects: Vec::new() }, now);
+        machine.step(Event::Stock { dead: vec![dead(301)], unknown, suspects: Vec::new() }, now);
         assert_eq!(machine.registry().scopes_of(302), [ScopeId(1)]);
         // Another scope's end finds a third one.
         let unknown = vec![Unknown { pid: 303, tag }];
-        machine.step(Event::Death { dead: dead(102), unknown, suspects: vec![102] }, now);
+        machine.step(Event::Stock { dead: vec![dead(102)], unknown, suspects: vec![102] }, now);
         assert!(machine.registry().scopes_of(303).contains(&ScopeId(1)), "{tag:?}");
         machine.step(died(201, &[]), now);
         machine.step(died(302, &[]), now);
@@ -230,6 +240,62 @@ fn what_cannot_die_is_told_once_and_still_waited_for() {
     let effects = machine.step(died(101, &[]), now);
     assert_eq!(emptied(&effects), 0, "its end was told");
     assert!(machine.registry().is_idle());
+}
+
+#[test]
+fn what_is_left_is_named_even_where_kill_comes_at_once() {
+    let (mut machine, now) = running();
+    machine.step(ask(0, Request::End { id: 1, grace: Duration::ZERO }), now);
+    machine.step(died(101, &[201]), now);
+    let effects = machine.step(Event::Tick, now);
+    assert!(matches!(&effects[..], [Effect::Walk { .. }, Effect::Kill { .. }]), "{effects:?}");
+}
+
+/// A storm in which everybody recorded is dead by the time of the look.
+#[test]
+fn what_is_not_over_and_has_nobody_to_name_is_looked_at_again() {
+    let (mut machine, mut now) = running();
+    machine.step(ask(0, Request::End { id: 1, grace: Duration::ZERO }), now);
+    let mut surveys = 0;
+    for _ in 0..40 {
+        now += Duration::from_millis(500);
+        for effect in machine.step(Event::Tick, now) {
+            if matches!(effect, Effect::Survey { .. }) {
+                surveys += 1;
+                let event = Event::Left { scope: ScopeId(1), members: Vec::new() };
+                assert_eq!(emptied(&machine.step(event, now)), 0, "that would be a lie");
+            }
+        }
+    }
+    assert!(surveys > 3, "{surveys}");
+}
+
+#[test]
+fn many_deaths_are_one_burial_and_what_the_dead_left_among_themselves_is_no_walk() {
+    let (mut machine, now) = running();
+    machine.step(spawn_event(0, 2), now);
+    machine.step(Event::Started { scope: ScopeId(2), pid: 102 }, now);
+    let unknown = vec![Unknown { pid: 201, tag: None }];
+    let all = vec![dead(101), dead(102), dead(201)];
+    let effects = machine.step(Event::Stock { dead: all, unknown, suspects: vec![101, 102] }, now);
+    let reaped = effects.iter().filter(|effect| matches!(effect, Effect::Reap { .. })).count();
+    assert_eq!((reaped, emptied(&effects)), (3, 2), "{effects:?}");
+    assert!(machine.step(Event::Tick, now).is_empty(), "nobody is there to walk to");
+    assert!(machine.registry().is_idle());
+}
+
+#[test]
+fn who_comes_after_kill_gets_kill() {
+    let (mut machine, now) = running();
+    machine.step(died(101, &[201]), now);
+    machine.step(Event::Tick, now + GRACE);
+    let later = now + GRACE + Duration::from_millis(1);
+    let unknown = vec![Unknown { pid: 301, tag: None }];
+    let effects = machine.step(Event::Stock { dead: Vec::new(), unknown, suspects: vec![] }, later);
+    assert!(effects.is_empty(), "TERM is past: {effects:?}");
+    let soon = machine.deadline().expect("due");
+    let effects = machine.step(Event::Tick, soon);
+    assert!(matches!(&effects[..], [Effect::Kill { scopes }] if scopes.contains(&ScopeId(1))));
 }
 
 #[test]
@@ -328,7 +394,8 @@ fn every_event_in_every_state_leaves_a_machine_that_can_end() {
             let mut machine = state.clone();
             let event = events().swap_remove(at);
             let shown = format!("{name} × {event:?}");
-            let died = if let Event::Death { dead, .. } = &event { Some(dead.pid) } else { None };
+            let died =
+                if let Event::Stock { dead, .. } = &event { Some(dead[0].pid) } else { None };
             let before: Vec<_> = machine.registry().known().collect();
             let effects = machine.step(event, now);
             let reaped: Vec<_> = effects
@@ -369,7 +436,8 @@ fn run_to_the_end(mut machine: Supervisor, mut now: Instant) -> (bool, bool) {
         let killed: Vec<_> = machine
             .step(Event::Tick, now)
             .into_iter()
-            .filter_map(|e| if let Effect::Kill { scope } = e { Some(scope) } else { None })
+            .filter_map(|e| if let Effect::Kill { scopes } = e { Some(scopes) } else { None })
+            .flatten()
             .flat_map(|scope| {
                 machine
                     .registry()

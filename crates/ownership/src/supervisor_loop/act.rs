@@ -5,16 +5,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::Loop;
+use super::stock::SeenDead;
 use super::voice::Line;
 use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
-use crate::membership::{Member, ProcessGroup, stop_all};
+use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::protocol::{Failure, Order, Reply};
 use crate::registry::{Root, ScopeId};
 use crate::spawn::Phase;
 use crate::supervisor::{Effect, Event};
 use crate::sys::{Pid, wait};
+
+/// Rounds of stopping before KILL is sent anyway: where a chain forks and exits faster than it is met.
+const STOP_ROUNDS: usize = 32;
 
 impl Loop {
     pub(super) fn act(&mut self, effect: Effect) -> Option<Event> {
@@ -24,9 +28,9 @@ impl Loop {
             Effect::Reply { line, reply, with } => self.reply(line, &reply, with),
             Effect::Terminate { scope } => self.terminate(scope),
             Effect::Walk { scope } => return Some(self.walk(scope)),
-            Effect::Kill { scope } => self.kill(scope),
+            Effect::Kill { scopes } => self.kill(&scopes),
             Effect::Survey { scope } => return Some(self.survey(scope)),
-            Effect::Pause { scope } => self.pause(scope),
+            Effect::Pause { scopes } => self.pause(&scopes),
             Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
                 wait::reap(pid);
@@ -141,7 +145,7 @@ impl Loop {
     }
 
     fn members(&self, scope: ScopeId) -> Vec<Member> {
-        if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope)) }
+        if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope), |_| ()) }
     }
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
@@ -151,13 +155,12 @@ impl Loop {
         let alive: Vec<_> = scopes
             .iter()
             .flat_map(|scope| self.members(*scope))
-            .filter(|member| !member.is_dead())
             .map(|member| member.stat.process(member.pid))
             .collect();
         let nameless = scopes
             .iter()
             .flat_map(|scope| self.stems(*scope))
-            .filter(|pid| !wait::is_dead(*pid))
+            .filter(|pid| wait::look_at(*pid).is_none())
             .map(|pid| Process { pid: pid.cast_unsigned(), name: String::new() });
         let members = if alive.is_empty() { nameless.collect() } else { alive };
         Event::Left { scope, members }
@@ -170,7 +173,7 @@ impl Loop {
         let mut found = Vec::new();
         for member in members {
             let by_group = reached.group == Some(member.stat.group);
-            if by_group || member.is_dead() || !reached.members.insert(member.identity()) {
+            if by_group || !reached.members.insert(member.identity()) {
                 continue;
             }
             member.send(signals);
@@ -179,24 +182,60 @@ impl Loop {
         Event::Found { scope, members: found }
     }
 
-    fn kill(&self, scope: ScopeId) {
+    fn kill(&mut self, scopes: &[ScopeId]) {
         if self.off.kill {
             return;
         }
-        let stems = self.stems(scope);
-        let members = if self.off.walk { Vec::new() } else { stop_all(self.source, &stems) };
-        for member in members {
+        for member in self.stop_all(scopes) {
             member.send(&[libc::SIGKILL]);
         }
-        self.send_group(scope, libc::SIGKILL);
+        for scope in scopes {
+            self.send_group(*scope, libc::SIGKILL);
+        }
     }
 
-    /// One walk would miss who is just being handed from a dying parent to the next.
-    fn pause(&self, scope: ScopeId) {
-        self.send_group(scope, libc::SIGSTOP);
-        if !self.off.walk {
-            stop_all(self.source, &self.stems(scope));
+    fn pause(&mut self, scopes: &[ScopeId]) {
+        for scope in scopes {
+            self.send_group(*scope, libc::SIGSTOP);
         }
+        self.stop_all(scopes);
+    }
+
+    /// Stops all members of these until a walk meets nobody new and nobody new was handed to us after
+    /// it: one walk would miss who is just being handed from a dying parent to the next. Gives all that
+    /// were met. The dead are left for later, so that a round takes no longer for them.
+    fn stop_all(&mut self, scopes: &[ScopeId]) -> Vec<Member> {
+        let mut stopped = Stopped::default();
+        if self.off.walk {
+            return Vec::new();
+        }
+        let mut dead = SeenDead::default();
+        self.adopt_and_stop(scopes, &mut dead, &mut stopped);
+        for _ in 0..STOP_ROUNDS {
+            let stems = scopes.iter().flat_map(|scope| self.stems(*scope));
+            let stems = stems.filter(|pid| dead.lives(*pid)).collect();
+            let met = stopped.round(self.source, stems);
+            let adopted = self.adopt_and_stop(scopes, &mut dead, &mut stopped);
+            if !met && !adopted {
+                break;
+            }
+        }
+        stopped.members()
+    }
+
+    /// Stops each that was handed to us as soon as it is recorded: it may be gone a moment later.
+    fn adopt_and_stop(
+        &mut self,
+        scopes: &[ScopeId],
+        dead: &mut SeenDead,
+        stopped: &mut Stopped,
+    ) -> bool {
+        self.adopt(dead, |own, pid| {
+            let of = own.machine.registry().scopes_of(pid);
+            if of.iter().any(|scope| scopes.contains(scope)) {
+                stopped.round(own.source, vec![pid]);
+            }
+        })
     }
 
     /// All of it stands still, so one walk meets everybody.

@@ -33,10 +33,12 @@ pub(crate) fn look() -> Look {
     wait(libc::P_ALL, 0, libc::WNOWAIT)
 }
 
-/// Looks at one child and leaves it as it is.
-pub(crate) fn is_dead(pid: Pid) -> bool {
-    let Ok(id) = libc::id_t::try_from(pid) else { return false };
-    matches!(wait(libc::P_PID, id, libc::WNOWAIT), Look::Dead(_))
+/// Looks at one child and leaves it as it is; `None` when it lives.
+pub(crate) fn look_at(pid: Pid) -> Option<Dead> {
+    match wait(libc::P_PID, libc::id_t::try_from(pid).ok()?, libc::WNOWAIT) {
+        Look::Dead(dead) => Some(dead),
+        Look::Alive | Look::NoChild => None,
+    }
 }
 
 /// Reaps a dead child: from here on its number may be anybody's.

@@ -112,6 +112,17 @@ pub(crate) fn supervisor_of(owned: &Owned) -> Identity {
     Identity::of(child.parent().expect("parent")).expect("supervisor")
 }
 
+/// Compiles a program in C and gives its path: `DIR/NAME.exe`.
+pub(crate) fn compile(dir: &Path, name: &str, source: &str) -> std::path::PathBuf {
+    let (code, program) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.exe")));
+    fs::write(&code, source).expect("write");
+    let mut command = std::process::Command::new("cc");
+    command.arg("-pthread").arg("-o").arg(&program).arg(&code);
+    let status = command.status().expect("cc, which links Rust programs too");
+    assert!(status.success());
+    program
+}
+
 /// A program of `examples/`. `cargo test` builds them; `cargo test --test NAME` alone does not.
 pub(crate) fn example(name: &str) -> std::path::PathBuf {
     let own = std::env::current_exe().expect("this program");
