@@ -116,7 +116,8 @@ fn usage(error: &clap::Error, json: bool) -> Exit {
     if json {
         let (message, hint) = in_one_line(&error.render().to_string());
         let fault = Diagnostic { code: "usage", message, hint, ..Diagnostic::default() };
-        say_json(&fault);
+        // The exit code says it as well.
+        drop(say_json(&fault));
     } else {
         // Where standard error is closed there is nobody to tell.
         drop(error.print());
@@ -139,8 +140,7 @@ fn report(fault: Fault, is_run: bool, json: bool, context: &Context) -> Exit {
     let exit = fault.exit();
     let nothing_started = is_run && exit == Exit::BadInput;
     let fault = fault.into_diagnostic();
-    if json {
-        say_json(&fault);
+    if json && say_json(&fault).is_ok() {
         return exit;
     }
     let mut text = fault.render(context.err.color);
@@ -152,9 +152,8 @@ fn report(fault: Fault, is_run: bool, json: bool, context: &Context) -> Exit {
     exit
 }
 
-fn say_json(fault: &Diagnostic) {
-    // The exit code says it as well.
-    drop(write_out(|to| writeln!(render::json::Safe(to), "{}", fault.to_json())));
+fn say_json(fault: &Diagnostic) -> Result<(), Fault> {
+    write_out(|to| writeln!(render::json::Safe(to), "{}", fault.to_json()))
 }
 
 /// Writes to standard output; a reader that had enough is no fault.

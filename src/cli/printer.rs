@@ -19,10 +19,13 @@ pub(crate) struct Printer {
 
 impl Printer {
     /// Over this writer.
-    pub(crate) fn new(mut to: impl Write + Send + 'static) -> Self {
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub(crate) fn new(mut to: impl Write + Send + 'static) -> io::Result<Self> {
         let (jobs, mut waiting) = mpsc::channel::<Job>(WAITING);
         let (ended, done) = oneshot::channel();
-        std::thread::spawn(move || {
+        let write = move || {
             let mut result = Ok(());
             while let Some(job) = waiting.blocking_recv() {
                 if result.is_ok() {
@@ -31,8 +34,9 @@ impl Printer {
             }
             // Nobody listens when the command left without waiting for the reader.
             drop(ended.send(result));
-        });
-        Self { jobs, done }
+        };
+        std::thread::Builder::new().name("printer".to_owned()).spawn(write)?;
+        Ok(Self { jobs, done })
     }
 
     /// Waits until one more job has room. Cancel safe.
@@ -92,7 +96,7 @@ mod tests {
     fn lines_arrive_in_order() {
         let (reader, writer) = io::pipe().unwrap();
         block_on(async {
-            let printer = Printer::new(writer);
+            let printer = Printer::new(writer).unwrap();
             for number in 0..1000 {
                 printer.ready().await;
                 printer.line(number.to_string());
@@ -112,7 +116,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
         block_on(async {
-            let printer = Printer::new(writer);
+            let printer = Printer::new(writer).unwrap();
             for _ in 0..WAITING * 2 {
                 printer.ready().await;
                 printer.line("x".into());
@@ -135,7 +139,7 @@ mod tests {
         }
         let (release, stuck) = std_mpsc::channel();
         block_on(async {
-            let printer = Printer::new(Stuck(stuck));
+            let printer = Printer::new(Stuck(stuck)).unwrap();
             let mut sent = 0_usize;
             let full = loop {
                 tokio::select! {

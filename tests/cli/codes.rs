@@ -123,3 +123,14 @@ fn three_when_the_results_cannot_be_printed() {
     // The record is whole all the same.
     rig.run(["show", "latest"]).expect(0).says("lost");
 }
+
+#[test]
+fn json_that_cannot_be_written_is_said_on_standard_error() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo one"]);
+    let mut command = rig.command(["run", "b.yaml", "--json"]);
+    command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+    let said = Said::of(command.output().unwrap());
+    said.expect(3);
+    assert!(said.err.contains("results could not be written to standard output"), "{}", said.err);
+}

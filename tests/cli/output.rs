@@ -46,6 +46,26 @@ fn the_hint_of_the_ending_is_a_command_that_works() {
 }
 
 #[test]
+fn an_ending_whose_run_was_not_stored_names_no_command_to_look_at_it() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo fine"]);
+    fs::write(rig.path("file"), "").unwrap();
+    let said = rig.run(["run", "b.yaml", "--state-dir", "file"]);
+    let line = said.expect(3).out.lines().last().unwrap().to_owned();
+    assert!(line.contains(NOTHING_LEFT) && line.ends_with("not all outcomes are stored"), "{line}");
+}
+
+#[test]
+fn an_answer_of_several_lines_is_shown_by_its_last() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo 1 of 2 read; echo; echo 'most used: self'; echo"]);
+    let said = rig.run(["run", "b.yaml"]);
+    said.expect(0);
+    let shown = "\"… most used: self\"";
+    assert!(said.out.contains(shown) && said.err.contains(shown), "{}{}", said.out, said.err);
+}
+
+#[test]
 fn quiet_prints_the_ending_only() {
     let rig = Rig::new();
     rig.batch("b.yaml", &["echo one", "echo two"]);

@@ -127,7 +127,7 @@ fn one_live_line_per_child_and_a_table_at_the_end() {
     assert_eq!(code, Some(0), "{screen}");
     let end = screen.rsplit("completed in").next().unwrap();
     assert!(end.contains("0 processes left"), "{screen}");
-    assert!(screen.contains("\"quick\""), "{screen}");
+    assert!(screen.contains("\"… more\""), "{screen}");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn ctrl_c_interrupts_once_and_the_ending_is_printed() {
     terminal.press(CTRL_C);
     let Left { code, screen } = terminal.end();
     assert_eq!(code, Some(130), "{screen}");
-    for part in ["\"quick\"", "interrupted", "0 processes left", "said-first"] {
+    for part in ["\"… more\"", "interrupted", "0 processes left", "said-first"] {
         assert!(screen.contains(part), "{part}: {screen}");
     }
     rig.wait_for_nobody();

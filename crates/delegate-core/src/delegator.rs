@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use delegate_child::Registry;
 use delegate_protocol::RunId;
@@ -10,8 +11,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::launch::exec::{self, WorkerProgram};
-use crate::launch::{Launcher, program};
+use crate::launch::exec::WorkerProgram;
+use crate::launch::{self, Launcher, program};
 use crate::plan::{self, Isolation, Means, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::Run;
@@ -22,6 +23,10 @@ use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
 const BLOCKING_THREADS: usize = 16;
+
+/// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
+/// left and the system has none to give. While one is there, work waits for it instead.
+const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -125,7 +130,13 @@ fn worker_program(
         return Err(StartError::Unsupported { os: std::env::consts::OS });
     }
     match program::worker(settings.worker_command.as_deref()) {
-        None if required => Err(StartError::NotItsOwnWorker),
+        None if required => Err(match program::unreadable() {
+            Some(source) => StartError::System {
+                what: "this program cannot execute itself again, /proc/self/exe is needed for it",
+                source,
+            },
+            None => StartError::NotItsOwnWorker,
+        }),
         worker => Ok(worker),
     }
 }
@@ -254,11 +265,11 @@ impl Delegator {
     fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
         self.check_process()?;
         let inner = &self.inner;
+        let places = plan.settings.max_concurrent_children as usize;
+        launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => Launcher::Thread(inner.registry.clone()),
             delegate_protocol::Isolation::Process => {
-                let places = plan.settings.max_concurrent_children as usize;
-                exec::make_room(plan.tasks.len().min(places));
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
@@ -290,8 +301,12 @@ fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(KEPT)
         .build()
         .map_err(refused)?;
+    // Asked for in a way that can be refused, before tokio makes the first one.
+    drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
+    drop(runtime.spawn_blocking(|| ()));
     let (sender, mut started) = mpsc::unbounded_channel::<Started>();
     let serve = async move {
         let mut running = JoinSet::new();

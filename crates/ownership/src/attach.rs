@@ -39,11 +39,10 @@ pub(crate) fn start_supervisor(
     let (ours, theirs) = line::pair().map_err(failed("no line"))?;
     let owner = identity::own_pidfd()
         .map_err(|error| supervisor_error("no pidfd of this process", error.raw_os_error()))?;
-    let null = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map_err(|error| supervisor_error("/dev/null", error.raw_os_error()))?;
+    let null =
+        std::fs::File::options().read(true).write(true).open("/dev/null").map_err(|error| {
+            supervisor_error("/dev/null cannot be opened", error.raw_os_error())
+        })?;
     let mut argv =
         vec![program.argv0.as_ref().map_or(&b"warden"[..], |name| name.as_bytes()).to_vec()];
     if args.first().is_none_or(|first| first != SUPERVISOR_ROLE) {

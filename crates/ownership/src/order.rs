@@ -28,7 +28,10 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         Kind::Named(name) => Image::Named(name.as_bytes().to_vec()),
         Kind::Open(fd) => {
             let copy = fd.try_clone().map_err(|error| {
-                request_error("descriptor", error.raw_os_error().unwrap_or(libc::EMFILE))
+                request_error(
+                    "a descriptor cannot be copied",
+                    error.raw_os_error().unwrap_or(libc::EMFILE),
+                )
             })?;
             carried.push(copy);
             Image::Open

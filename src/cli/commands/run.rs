@@ -48,13 +48,14 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     planned.map_err(|error| Fault::of_start(error, batch.tasks()))?;
     let plan = batch.plan()?;
     let worker = delegator.worker_description();
+    let said = args.isolation.is_some() || loaded.settings.process_isolation.is_some();
+    let explained = Explained::of(plan, &loaded, worker, said);
     if args.dry_run {
-        dry_run(args, plan, &Explained::of(plan, &loaded, worker), &loaded, context)?;
+        dry_run(args, plan, &explained, &loaded, context)?;
         return Ok(Exit::Done);
     }
     if args.explain {
-        let text = Explained::of(plan, &loaded, worker).text();
-        drop(io::stderr().lock().write_all(text.as_bytes()));
+        drop(io::stderr().lock().write_all(explained.text().as_bytes()));
     }
     let headline = explain::headline(plan, &loaded, context.err);
 
@@ -65,10 +66,11 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     runtime.block_on(async {
         let mut signals = Signals::listen()
             .map_err(|error| Fault::System("signals cannot be listened for", error))?;
-        let run = batch.start().await?;
+        let no_thread = |error| Fault::System("the output's thread cannot be made", error);
+        let err = Printer::new(BufWriter::new(io::stderr())).map_err(no_thread)?;
+        let out = Printer::new(BufWriter::new(io::stdout())).map_err(no_thread)?;
+        let run = batch.start().await?; // the last step that may fail
         let short = delegator.store().short_id(run.id());
-        let err = Printer::new(BufWriter::new(io::stderr()));
-        let out = Printer::new(BufWriter::new(io::stdout()));
         let places = loaded.settings.max_concurrent_children;
         let mut watch = Watch::new(&run, args.output, places, context, out, err);
         watch.begin(&format!("run {short}{}{headline}", context.err.dot()));
@@ -82,7 +84,8 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
             all_completed: report.all_completed(),
         };
         let printed = Printed { report, model, hint: String::new() };
-        print_end(&watch, printed.with_hint(&short, context), args.output, context);
+        let printed = printed.with_hint(&short, ending.durable, context);
+        print_end(&watch, printed, args.output, context);
         let by_signal = watch.leave(&mut signals).await.map_err(Fault::Output)?;
         Ok(Ending { by_signal, ..ending }.exit())
     })
@@ -116,8 +119,12 @@ struct Printed {
 }
 
 impl Printed {
-    /// Which verb shows more: the logs of the first task that did not complete, else the results.
-    fn with_hint(self, short: &str, context: &Context) -> Self {
+    /// Which verb shows more: the logs of the first task that did not complete, else the results. None
+    /// where not everything is stored, which is said instead.
+    fn with_hint(self, short: &str, durable: bool, context: &Context) -> Self {
+        if !durable {
+            return Self { hint: "not all outcomes are stored".to_owned(), ..self };
+        }
         let bad = self.report.statuses().iter().position(|status| *status != Status::Completed);
         let mut hint = match bad {
             Some(task) => format!("delegate logs {short} {task}"),

@@ -45,6 +45,9 @@ pub(crate) fn tasks(to: &mut dyn Write, plan: &Plan, style: Style) -> io::Result
     Ok(())
 }
 
+/// Where tasks run when neither a flag nor a file says so: the command differs from the library here.
+const BY_DEFAULT: &str = "process (nothing is said: the command isolates every task)";
+
 /// Each decision with its reason, and who set what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Explained {
@@ -67,12 +70,15 @@ struct Setting {
 
 impl Explained {
     /// For this plan and the settings that it was made from.
-    /// `worker` is what a worker process executes.
-    pub(crate) fn of(plan: &Plan, loaded: &Loaded, worker: Option<&str>) -> Self {
+    /// `worker` is what a worker process executes, `said` whether anybody said where tasks run.
+    pub(crate) fn of(plan: &Plan, loaded: &Loaded, worker: Option<&str>, said: bool) -> Self {
         let worker = worker.filter(|_| plan.isolation == Isolation::Process);
         let worker = worker.map(|is| ("worker", is.to_owned()));
         let decisions = plan.explain().into_iter().chain(worker);
-        let decisions = decisions.map(|(what, is)| Decision { what, is });
+        let decisions = decisions.map(|(what, is)| match what {
+            "isolation" if !said => Decision { what, is: BY_DEFAULT.to_owned() },
+            _ => Decision { what, is },
+        });
         let settings = loaded.origins.iter();
         let settings = settings.map(|(key, by)| Setting { key, set_by: by_words(by) });
         let files = loaded.files.iter().map(|file| file.to_string_lossy().into_owned());
@@ -177,7 +183,7 @@ mod tests {
 
     #[test]
     fn every_decision_has_its_line() {
-        let text = Explained::of(&plan(), &loaded(), Some("this program")).text();
+        let text = Explained::of(&plan(), &loaded(), Some("this program"), true).text();
         for line in [
             "at once                     10\n",
             "child_timeout_seconds       set by flag --timeout\n",
@@ -212,7 +218,9 @@ mod tests {
     #[test]
     fn the_plan_for_programs() {
         let mut bytes = Vec::new();
-        Explained::of(&plan(), &loaded(), Some("this program")).json(&mut bytes, &plan()).unwrap();
+        Explained::of(&plan(), &loaded(), Some("this program"), true)
+            .json(&mut bytes, &plan())
+            .unwrap();
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["schema"], "delegate.plan/1");
         assert_eq!(json["isolation"], "thread");

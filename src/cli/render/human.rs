@@ -11,7 +11,7 @@ use delegate_protocol::{Cause, Event, Outcome, Status};
 
 use crate::cli::render::live::{Model, STATE_COLUMNS};
 use crate::cli::render::text::{
-    ago, clip, columns, count, escape, first_line, from_seconds, head, label, pad, took,
+    ago, clip, columns, count, escape, first_line, from_seconds, head, label, last_line, pad, took,
 };
 use crate::cli::render::{Paint, Style};
 
@@ -35,7 +35,7 @@ pub(crate) fn plain_line(event: &Event, model: &Model, style: Style) -> Option<S
             let said = match (&end.error, &end.summary) {
                 (Some(error), _) => format!(": {}", shown(error)),
                 (None, Some(summary)) if !first_line(summary).is_empty() => {
-                    format!(": {}", quoted(summary))
+                    format!(": {}", quoted(summary, style))
                 }
                 (None, _) => String::new(),
             };
@@ -56,8 +56,11 @@ fn shown(text: &str) -> String {
     escape(head(first_line(head(text, SHOWN_BYTES)), SHOWN_BYTES)).into_owned()
 }
 
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", shown(text))
+/// The last line of an answer, marked where it is not the only one.
+fn quoted(text: &str, style: Style) -> String {
+    let (line, more) = last_line(text, SHOWN_BYTES);
+    let before = if more { format!("{} ", style.ellipsis()) } else { String::new() };
+    format!("\"{before}{}\"", escape(line))
 }
 
 /// The table of results. Rows are written one at a time, so that a long batch is never in memory.
@@ -84,18 +87,18 @@ impl Table {
         let state = pad(outcome.status.word(), STATE_COLUMNS);
         let used = columns(&head) + columns(&state);
         let room = style.width.unwrap_or(PIPE_COLUMNS).saturating_sub(used);
-        let tail = format!("{time:>7}  {}", detail(outcome));
+        let tail = format!("{time:>7}  {}", detail(outcome, style));
         let tail = clip(tail.trim_end(), room, style.ellipsis());
         writeln!(to, "{head}{}{tail}", style.paint(Paint::of(outcome.status), &state))
     }
 }
 
 /// What there is to say about an outcome: its answer, or what went wrong.
-fn detail(outcome: &Outcome) -> String {
-    let summary = outcome.summary.as_deref().map(first_line).filter(|line| !line.is_empty());
+fn detail(outcome: &Outcome, style: Style) -> String {
+    let summary = outcome.summary.as_deref().filter(|text| !first_line(text).is_empty());
     let mut text = match (&outcome.error, summary, outcome.status) {
         (Some(error), ..) => shown(error),
-        (None, Some(summary), Status::Completed) => quoted(summary),
+        (None, Some(summary), Status::Completed) => quoted(summary, style),
         (None, ..) => outcome.cause.as_ref().map_or(String::new(), cause),
     };
     if outcome.status == Status::Timeout
@@ -323,7 +326,7 @@ pub(crate) mod tests {
             lines,
             [
                 "● 0 count running, process 7",
-                "✔ 0 count completed in 0.3s: \"line one\"",
+                "✔ 0 count completed in 0.3s: \"… line two\\x1b[2J\"",
                 "● 1 other running",
                 "✖ 1 other timeout in 60.0s: limit 60 s\\x07",
             ]
@@ -336,7 +339,7 @@ pub(crate) mod tests {
         done.summary = Some("212 tests\nin 31 files".into());
         assert_eq!(
             row(Style::PLAIN, "count-tests", &done),
-            "  0 count-tests  completed     4.1s  \"212 tests\""
+            "  0 count-tests  completed     4.1s  \"… in 31 files\""
         );
         let mut late = outcome(2, Status::Timeout);
         late.timeout_seconds = Some(60.0);

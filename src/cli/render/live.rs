@@ -7,7 +7,7 @@ use std::time::Duration;
 use delegate_protocol::{Event, Status};
 
 use crate::cli::render::text::{
-    clip, clock, columns, count, escape, first_line, from_seconds, head, took,
+    clip, clock, columns, count, escape, first_line, from_seconds, head, last_line, took,
 };
 use crate::cli::render::{Paint, Style, text};
 
@@ -125,11 +125,15 @@ impl Model {
                 self.running.remove(&task);
                 self.ended_count += 1;
                 self.not_completed += usize::from(end.status != Status::Completed);
-                let said = end.error.as_deref().or(end.summary.as_deref()).unwrap_or("");
+                let said = match (&end.error, &end.summary) {
+                    (Some(error), _) => first_line(head(error, NOTE_BYTES)),
+                    (None, Some(answer)) => last_line(answer, NOTE_BYTES).0,
+                    (None, None) => "",
+                };
                 let row = Ended {
                     status: end.status,
                     took: from_seconds(end.duration_seconds),
-                    note: first_line(head(said, NOTE_BYTES)).into(),
+                    note: said.into(),
                 };
                 if self.ended.len() < ENDED_ROWS {
                     self.ended.insert(task, row);

@@ -92,6 +92,16 @@ pub(crate) fn first_line(text: &str) -> &str {
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("")
 }
 
+/// What an answer comes to: its last line that is not empty, since a program concludes there, and
+/// whether there are others before it. Looks at no more than the last `bytes`.
+pub(crate) fn last_line(text: &str, bytes: usize) -> (&str, bool) {
+    let text = text.trim();
+    let start = (text.len().saturating_sub(bytes)..).find(|start| text.is_char_boundary(*start));
+    let tail = start.and_then(|start| text.get(start..)).unwrap_or("");
+    let line = tail.lines().next_back().unwrap_or("").trim();
+    (line, line.len() < text.len())
+}
+
 /// The first bytes of a text, at most `bytes`, never half a character.
 pub(crate) fn head(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
@@ -187,6 +197,20 @@ mod tests {
         assert_eq!([clock(s(4)), clock(s(725)), clock(s(11_220))], ["0:04", "12:05", "3:07:00"]);
         assert_eq!([ago(s(3)), ago(s(7300)), ago(s(200_000))], ["3s ago", "2h ago", "2d ago"]);
         assert_eq!(from_seconds(-1.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_answer_comes_to_its_last_line() {
+        for (text, bytes, expected) in [
+            ("", 9, ("", false)),
+            (" \n\t\n", 9, ("", false)),
+            ("one\n", 9, ("one", false)),
+            ("one\ntwo \n\n", 99, ("two", true)),
+            ("one\n漢字", 5, ("字", true)),
+            ("one\n漢字", 0, ("", true)),
+        ] {
+            assert_eq!(last_line(text, bytes), expected, "{text:?} {bytes}");
+        }
     }
 
     proptest! {

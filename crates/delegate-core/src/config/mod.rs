@@ -28,6 +28,7 @@ use std::time::Duration;
 
 pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
+pub(crate) use search::refuse_foreign;
 pub use search::state_dir;
 pub use trust::{Trusted, trust};
 
@@ -175,10 +176,14 @@ pub fn load(sources: &Sources) -> Result<Loaded, Diagnostic> {
 /// [`load`] with another system file, for tests.
 fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
     let state_dir = state_dir(&sources.env);
-    let mut files = Vec::new();
+    let (mut files, mut hidden) = (Vec::new(), Vec::new());
     let mut loops_own: Vec<String> = Vec::new();
     let mut from_files: Vec<Layer> = Vec::new();
     for candidate in search::candidates(sources, system) {
+        if candidate.found == Found::Home && search::is_hidden(&candidate.path) {
+            hidden.push(format!("no permission to look for {}", candidate.path.display()));
+            continue;
+        }
         let Some(text) = search::read(&candidate)? else { continue };
         let source = Source { file: Some(&candidate.path), text: &text };
         let layer = layer::from_file(source)?;
@@ -190,6 +195,7 @@ fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
         files.push(candidate.path);
     }
     let (from_env, mut notes) = layer::from_env(&sources.env)?;
+    notes.splice(0..0, hidden);
     let layers = [layer::from_flags(&sources.flags)?, from_env].into_iter().chain(from_files);
     if !loops_own.is_empty() {
         loops_own.sort();

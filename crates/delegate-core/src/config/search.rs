@@ -82,8 +82,8 @@ fn home(env: &[(String, String)]) -> Option<PathBuf> {
 }
 
 /// Where runs, results and trust are kept: `$DELEGATE_STATE_DIR`, else `$XDG_STATE_HOME/delegate`,
-/// else `~/.local/state/delegate`. Without a home directory: `delegate-state` in the directory for
-/// temporary files.
+/// else `~/.local/state/delegate`. Without a home directory: `delegate-state-UID` in the
+/// directory for temporary files.
 #[must_use]
 pub fn state_dir(env: &[(String, String)]) -> PathBuf {
     if let Some(dir) = value_of(env, "DELEGATE_STATE_DIR") {
@@ -93,8 +93,46 @@ pub fn state_dir(env: &[(String, String)]) -> PathBuf {
         absolute(env, "XDG_STATE_HOME").or_else(|| home(env).map(|home| home.join(".local/state")));
     match base {
         Some(base) => base.join("delegate"),
-        None => std::env::temp_dir().join("delegate-state"),
+        None => std::env::temp_dir().join(format!("delegate-state-{}", user())),
     }
+}
+
+/// Whose state it is, where several users share a directory.
+#[cfg(unix)]
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(not(unix))]
+fn user() -> u32 {
+    0
+}
+
+/// Refuses a state directory that another user made in a directory that everybody may write to
+/// (`/tmp`): what lies in it says what is trusted.
+///
+/// # Errors
+/// It belongs to another user, or cannot be looked at.
+pub(crate) fn refuse_foreign(state_dir: &Path) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        const OTHERS_WRITE: u32 = 0o002;
+        let parent = state_dir.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let shared = parent.unwrap_or(Path::new(".")).metadata()?.mode() & OTHERS_WRITE != 0;
+        let owner = state_dir.symlink_metadata()?.uid();
+        if shared && owner != user() && owner != 0 {
+            let text = format!("it belongs to another user ({owner}), in a directory of everybody");
+            return Err(std::io::Error::other(text));
+        }
+    }
+    Ok(())
+}
+
+/// Whether it cannot even be seen if there is such a file, as where `HOME` is another user's. A file
+/// that is there and cannot be read is an error instead.
+pub(crate) fn is_hidden(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 /// Reads a candidate; `None` when it need not exist and does not.

@@ -544,6 +544,34 @@ fn the_state_directory_follows_the_environment() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_state_directory_of_another_user_in_a_shared_directory_is_refused() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    let world = World::new();
+    let (shared, state) = (world.path("shared"), world.path("shared/state"));
+    fs::create_dir_all(&state).unwrap();
+    let mode = |bits| fs::set_permissions(&shared, fs::Permissions::from_mode(bits)).unwrap();
+    mode(0o1777);
+    search::refuse_foreign(&state).unwrap();
+    if chown(&state, Some(65534), None).is_err() {
+        return; // only root can give it away
+    }
+    let refused = search::refuse_foreign(&state).unwrap_err().to_string();
+    assert!(refused.contains("another user (65534)"), "{refused}");
+    let file = world.write("good.yaml", "");
+    assert_eq!(trust(&file, &state).unwrap_err().code, "not_recorded");
+    mode(0o755);
+    search::refuse_foreign(&state).unwrap();
+}
+
+#[test]
+fn without_a_home_each_user_has_a_state_directory_of_their_own() {
+    let dir = state_dir(&[]);
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    assert!(name.strip_prefix("delegate-state-").is_some_and(|user| user.parse::<u32>().is_ok()));
+}
+
 fn any_config() -> impl Strategy<Value = String> {
     let key = prop::sample::select(
         keys::names().chain(["delegation", "worker", "command", "routes", "x"]).collect::<Vec<_>>(),

@@ -64,7 +64,8 @@ pub(crate) fn is_trusted(file: &Path, text: &str, state_dir: &Path) -> bool {
     let Ok(path) = file.canonicalize() else { return false };
     let Some(name) = path.to_str() else { return false };
     let entry = line(name, &hash(text));
-    fs::read_to_string(state_dir.join(LIST))
+    search::refuse_foreign(state_dir)
+        .and_then(|()| fs::read_to_string(state_dir.join(LIST)))
         .is_ok_and(|list| list.lines().any(|line| line == entry))
 }
 
@@ -83,6 +84,7 @@ fn line(path: &str, sha256: &str) -> String {
 /// Replaces the entry of one path in the list, in one step.
 fn record(state_dir: &Path, path: &str, sha256: &str) -> io::Result<()> {
     create_private_dir(state_dir)?;
+    search::refuse_foreign(state_dir)?;
     let lock = private(OpenOptions::new().write(true).create(true).truncate(false))
         .open(state_dir.join(LOCK))?;
     lock.lock()?;

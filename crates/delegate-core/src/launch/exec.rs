@@ -54,27 +54,6 @@ fn start_failure(error: SpawnError) -> StartFailure {
     }
 }
 
-/// Descriptors that one child needs here: its line, two pipes, and while it starts their other ends.
-const PER_CHILD: u64 = 6;
-
-/// Descriptors of everything else in this process.
-const BESIDES: u64 = 256;
-
-/// Raises this process's soft limit of open descriptors (RLIMIT_NOFILE) where so many children at
-/// once would not fit under it, and no further than the hard limit allows. What is too little even
-/// then is an outcome of the child that finds no descriptor, as at any other limit.
-pub(crate) fn make_room(children: usize) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let needed = BESIDES + children as u64 * PER_CHILD;
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let Some(soft) = current.filter(|soft| *soft < needed) else { return };
-    let raised = maximum.map_or(needed, |hard| needed.min(hard));
-    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
-        Ok(()) => tracing::debug!(target: "delegate::launch::exec", soft, raised, "open files"),
-        Err(error) => tracing::warn!(target: "delegate::launch::exec", %error, "open files"),
-    }
-}
-
 /// Our ends first; all close-on-exec (std makes them so).
 struct Pipes {
     line: (UnixStream, UnixStream),

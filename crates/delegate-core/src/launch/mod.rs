@@ -25,6 +25,35 @@ pub type Sink = Arc<dyn Fn(ChildEvent) + Send + Sync>;
 /// Wakes the reader of a thread's line.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// Descriptors that one child needs here: its line, two pipes, and while it starts their other ends.
+const PER_PROCESS: u64 = 6;
+
+/// The same of a thread: two pipes with both ends, and what a program that it runs needs: four pipes
+/// with both ends, a pidfd.
+const PER_THREAD: u64 = 14;
+
+/// Descriptors of everything else in this process.
+const BESIDES: u64 = 256;
+
+/// Raises this process's soft limit of open descriptors (RLIMIT_NOFILE) where so many children at
+/// once would not fit under it, and no further than the hard limit allows. What is too little even
+/// then is an outcome of the child that finds no descriptor, as at any other limit.
+pub(crate) fn make_room(isolation: Isolation, children: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let each = match isolation {
+        Isolation::Process => PER_PROCESS,
+        Isolation::Thread => PER_THREAD,
+    };
+    let needed = BESIDES + children as u64 * each;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let Some(soft) = current.filter(|soft| *soft < needed) else { return };
+    let raised = maximum.map_or(needed, |hard| needed.min(hard));
+    match setrlimit(Resource::Nofile, Rlimit { current: Some(raised), maximum }) {
+        Ok(()) => tracing::debug!(target: "delegate::launch", soft, raised, "open files"),
+        Err(error) => tracing::warn!(target: "delegate::launch", %error, "open files"),
+    }
+}
+
 /// How workers are started.
 #[derive(Debug, Clone)]
 pub enum Launcher {

@@ -120,6 +120,12 @@ pub fn worker(command: Option<&[String]>) -> Option<WorkerProgram> {
     })
 }
 
+/// Why this program cannot execute itself although it answers to the roles: no `/proc`, for instance.
+#[must_use]
+pub fn unreadable() -> Option<std::io::Error> {
+    self_roles().and_then(|_| Program::current().err())
+}
+
 /// An installed program beside this one. Build directories do not count: what lies there may be of
 /// an older build.
 fn stock(name: &str) -> Option<PathBuf> {

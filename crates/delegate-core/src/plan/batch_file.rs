@@ -188,7 +188,13 @@ impl Fields {
                 "a number of seconds".to_owned()
             };
             let message = format!("`{}` must be {wanted}, not {}", key.text, node.describe());
-            source.fault("wrong_type", node.place, message)
+            let fault = source.fault("wrong_type", node.place, message);
+            match (&node.kind, key.text.as_str()) {
+                (Kind::Scalar(Value::Int(seconds)), "timeout") => {
+                    fault.hint(format!("write `{seconds}s`"))
+                }
+                _ => fault,
+            }
         })?;
         if limit < MIN_TIMEOUT || limit > duration::LONGEST {
             let (min, max) = (duration::show(MIN_TIMEOUT), duration::show(duration::LONGEST));
@@ -200,6 +206,9 @@ impl Fields {
         Ok(())
     }
 }
+
+/// Parameters of the agent that runs where none is named; people write them beside `params`.
+const PARAMS_OF_COMMAND: [&str; 2] = ["argv", "env"];
 
 /// The limit of either form; `None` when the value is not of the form.
 fn limit(key: &Key, kind: &Kind) -> Option<Duration> {
@@ -266,6 +275,9 @@ fn map(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)>, D
 fn unknown(source: Source<'_>, key: &Key, what: &str, known: &[&'static str]) -> Diagnostic {
     let message = format!("unknown field `{}` in {what}", shorten(&key.text, 60));
     let fault = source.fault("unknown_field", key.place, message);
+    if PARAMS_OF_COMMAND.contains(&key.text.as_str()) && known.contains(&"params") {
+        return fault.hint(format!("write `params: {{{}: ...}}`", key.text));
+    }
     match did_you_mean(&key.text, known.iter().copied()) {
         Some(hint) => fault.hint(hint),
         None => fault.hint(format!("known: {}", known.join(", "))),

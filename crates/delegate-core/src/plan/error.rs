@@ -1,9 +1,14 @@
 //! [`StartError`]: nothing was started, and why.
 
+use std::fmt;
+
 use crate::config::Diagnostic;
 
 /// Nothing was started, and why.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its `Debug` is its text: a `main` that returns an error shows that form, and the remedy must not be
+/// lost there.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// No task was given.
@@ -92,6 +97,12 @@ pub enum StartError {
     },
 }
 
+impl fmt::Debug for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl StartError {
     /// The task that is wrong, where it is one.
     #[must_use]
@@ -109,5 +120,17 @@ impl StartError {
             | Self::ForeignProcess { .. }
             | Self::System { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_main_that_returns_it_shows_says_what_to_do() {
+        let boxed: Box<dyn std::error::Error> = StartError::NotItsOwnWorker.into();
+        let shown = format!("{boxed:?}");
+        assert!(shown.contains("Begin main with delegate_runtime::workers()"), "{shown}");
     }
 }

@@ -322,7 +322,11 @@ fn faults_of_a_batch_file_have_place_and_remedy() {
         ),
         (
             "tasks:\n  - goal: x\n    timeout: 90\n",
-            "error: `timeout` must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90\n --> b.yaml:3:14\n3 |     timeout: 90\n  |              ^^\n",
+            "error: `timeout` must be a duration such as `90s`, `5m`, `1h30m` or `250ms`, not the number 90\n --> b.yaml:3:14\n3 |     timeout: 90\n  |              ^^ write `90s`\n",
+        ),
+        (
+            "tasks:\n  - goal: x\n    argv: [ls]\n",
+            "error: unknown field `argv` in task 0\n --> b.yaml:3:5\n3 |     argv: [ls]\n  |     ^^^^ write `params: {argv: ...}`\n",
         ),
         (
             "tasks:\n  - goal: x\n    timeout_seconds: 90s\n",

@@ -37,6 +37,7 @@ use self::owner::Owner;
 pub use self::reader::Reader;
 use self::recorder::Recorder;
 pub use self::types::{Log, NewRun, NoRoom, RunRecord, StoreError};
+use crate::config;
 
 /// How long the last handle waits for the recorder to write what is queued: a stuck disk does not
 /// keep a program from ending.
@@ -318,6 +319,7 @@ fn child_folder(state_dir: &Path, run: RunId, task_index: u32) -> PathBuf {
 fn open_place(state_dir: &Path, shared: &Shared) -> (Option<Database>, String, bool) {
     let lock = state_dir.join(database::LOCK_NAME);
     let made = place::private_dir(&state_dir.join(RUNS))
+        .and_then(|()| config::refuse_foreign(state_dir))
         .and_then(|()| place::private_file(&lock, OpenOptions::new().append(true)));
     let lock = match made {
         Ok(lock) => lock,
