@@ -96,10 +96,10 @@ fn every_shell_has_a_completion_script_that_it_takes() {
         let script = rig.run(["completion", shell]).expect(0).out.clone();
         assert!(script.contains("delegate"), "{script}");
         rig.file(shell, script);
-        // A shell that is not installed is not tried; bash always is.
-        match rig.program(shell).args(["-n", shell]).output() {
-            Ok(output) => drop(Said::of(output).expect(0)),
-            Err(error) => assert_ne!(shell, "bash", "{error}"),
+        // A shell that is not installed (127) is not tried; bash always is.
+        let output = rig.program(shell).args(["-n", shell]).output().unwrap();
+        if shell == "bash" || output.status.code() != Some(127) {
+            drop(Said::of(output).expect(0));
         }
     }
     rig.run(["completion", "tcsh"]).expect(2);

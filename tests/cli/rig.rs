@@ -53,9 +53,11 @@ impl Rig {
         self.file(name, serde_json::json!({ "tasks": tasks }).to_string())
     }
 
-    /// Some program in this home.
+    /// Some program in this home. Whoever runs the tests may ignore signals (`nohup`, a background
+    /// job), and a program keeps what it finds ignored: `env` gives it the usual start.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,QUIT,HUP,TERM,TSTP").arg(program);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["DELEGAT", "XDG_", "CARGO", "NO_COLOR", "TERM", "OWNERSHIP"]
