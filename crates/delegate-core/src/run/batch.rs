@@ -286,7 +286,7 @@ impl Loop {
             statuses: self.statuses,
             verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
             left_running: self.left_running,
-            durable: self.durable,
+            durable: self.durable && !store.is_misplaced(),
             total_duration: total,
         };
         Report::new(store, ending)

@@ -133,24 +133,24 @@ impl Inbox {
         Ok(())
     }
 
-    /// Queues bytes. Progress that finds no room is counted and dropped; a lifecycle line is given
-    /// back.
+    /// Queues bytes. Progress that finds no room is counted and dropped (`false`); a lifecycle line is
+    /// given back.
     pub(super) fn append(
         &self,
         file: FileKey,
         class: Class,
         bytes: Vec<u8>,
-    ) -> Result<(), Vec<u8>> {
+    ) -> Result<bool, Vec<u8>> {
         let mut lanes = self.lanes();
         if bytes.is_empty() || lanes.closed {
-            return Ok(());
+            return Ok(true);
         }
         if !self.has_room(&lanes, class) {
             return match class {
                 Class::Lifecycle => Err(bytes),
                 Class::Progress => {
                     *lanes.dropped.entry(file).or_default() += bytes.len() as u64;
-                    Ok(())
+                    Ok(false)
                 }
             };
         }
@@ -159,7 +159,7 @@ impl Inbox {
         lanes.pieces_pushed += 1;
         lanes.pieces.push_back(Piece { file, class, bytes, dropped_before });
         self.wake_recorder(lanes);
-        Ok(())
+        Ok(true)
     }
 
     fn wake_recorder(&self, mut lanes: MutexGuard<'_, Lanes>) {
