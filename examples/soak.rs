@@ -143,10 +143,10 @@ fn run(
 
 /// What one task of a long batch may cost: its entry in the task list, its record, and a share of the
 /// queues and caches on the way.
-const LONG_BYTES_PER_TASK: u64 = 1024;
+const LONG_BYTES_PER_TASK: u64 = 512;
 
 /// What a long batch may cost whatever its length: queues, SQLite's cache, stacks of threads.
-const LONG_BYTES: u64 = 48 * 1024 * 1024;
+const LONG_BYTES: u64 = 24 * 1024 * 1024;
 
 /// One batch of short answers, read back one by one.
 fn long(delegator: &blocking::Delegator, children: usize) -> Result<(), Box<dyn Error>> {
