@@ -4,11 +4,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::program::{
-    OwnerProgram, assert_alive, assert_one_complete_each, pause, state, step, wait_gone,
+    OwnerProgram, assert_alive, assert_one_complete_each, stat, state, step, wait_gone,
 };
 use crate::step::Step;
 use crate::support::{Identity, wait_for};
-use std::time::Duration;
 
 fn signal(process: Identity, signal: Signal) {
     assert!(process.is_alive());
@@ -71,14 +70,22 @@ fn a_killed_supervisor_costs_the_running_children_and_nothing_else() {
 fn it_is_the_supervisor_that_ends_the_tree_of_a_dead_owner() {
     let (mut owner, members) = OwnerProgram::with_trees(1);
     let (supervisor, tree) = members.split_last().unwrap();
+    let below = |member: &&Identity| stat(member.pid).unwrap()[1] == supervisor.pid.to_string();
+    // The other ones below it are orphans of the tree, each in a session of its own.
+    let worker = *tree.iter().find(|member| below(member) && is_worker(**member)).unwrap();
     signal(*supervisor, Signal::STOP);
     wait_for("it stands still", || (state(supervisor.pid)? == 'T').then_some(()));
     owner.signal(Signal::KILL);
     owner.wait();
     // Workers leave by themselves at the end of their line; what they started does not.
-    pause(Duration::from_millis(300));
-    let alive = tree.iter().filter(|member| member.is_alive()).count();
-    assert!(alive >= crate::program::TREE_SIZE, "{alive} of the tree live");
+    wait_gone(&[worker]);
+    let alive: Vec<_> = tree.iter().copied().filter(|member| member.is_alive()).collect();
+    assert_eq!(alive.len(), crate::program::TREE_SIZE, "{alive:?} of {tree:?} live");
     signal(*supervisor, Signal::CONT);
     wait_gone(&members);
+}
+
+fn is_worker(process: Identity) -> bool {
+    let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap();
+    String::from_utf8_lossy(&words).contains("delegate-worker")
 }

@@ -89,6 +89,17 @@ mod tests {
         account
     }
 
+    #[test]
+    fn words_of_a_failure_that_are_too_long_are_cut() {
+        let failure = Failure::Failed {
+            message: "m".repeat(ERROR_BYTES + 1),
+            reason: Some("r".repeat(NAME_BYTES + 1)),
+        };
+        let (finish, _) = conclude(End::Returned(Err(failure)), account(""), 100);
+        assert_eq!(finish.error.unwrap().len(), ERROR_BYTES);
+        assert_eq!(finish.failure_reason.unwrap().len(), NAME_BYTES);
+    }
+
     fn completed(text: &str) -> End {
         End::Returned(Ok(Reply { text: text.to_owned().into(), is_json: true }))
     }

@@ -319,6 +319,25 @@ mod tests {
     }
 
     #[test]
+    fn words_that_are_too_long_are_cut() {
+        let mut session = session(true);
+        let long = |bound: usize| "w".repeat(bound + 1);
+        session.tool(&long(NAME_BYTES), Some(&long(PREVIEW)), Value::Null);
+        session.progress(long(MERGED_TEXT));
+        session.model(&long(NAME_BYTES));
+        let events = said(&session);
+        let [ChildEvent::Tool { name, preview, .. }, ChildEvent::Progress { summary, .. }] =
+            &events[..]
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!((name.len(), preview.as_ref().unwrap().len()), (NAME_BYTES, PREVIEW));
+        assert_eq!(summary.len(), MERGED_TEXT);
+        let model = session.desk.account().model.take();
+        assert_eq!(model.unwrap().len(), NAME_BYTES);
+    }
+
+    #[test]
     fn nobody_listens_so_only_content_goes_out() {
         let mut session = session(false);
         session.thinking("hm");
