@@ -9,6 +9,8 @@
 //! | `silent` | connects, says nothing, and runs on |
 //! | `leaver` | exits 0 at once without a word |
 //! | `wrong-version` | says `Hello` with a version that nobody speaks |
+//! | `no-hello` | sends a right result as the first thing, without a `Hello`, then exits 0 |
+//! | `two-hellos` | says `Hello` twice, then does it right |
 //! | `noise` | sends COUNT (4096) bytes that are no frame as the first thing, then exits 0 |
 //! | `deaf` | says `Hello`, and never reads what comes |
 //! | `early-event` | sends `Hello` and an event in one breath, then does it right |
@@ -65,6 +67,11 @@ fn main() -> io::Result<ExitCode> {
         "silent" => run_on(),
         "leaver" => return Ok(ExitCode::SUCCESS),
         "noise" => return noise(&mut line, count.unwrap_or(4096)).map(|()| ExitCode::SUCCESS),
+        "no-hello" => return result(&mut line, "unasked").map(|()| ExitCode::SUCCESS),
+        "two-hellos" => {
+            hello(&mut line, PROTOCOL_VERSION)?;
+            hello(&mut line, PROTOCOL_VERSION)?;
+        }
         "wrong-version" => hello(&mut line, PROTOCOL_VERSION + 1000)?,
         _ => hello(&mut line, PROTOCOL_VERSION)?,
     }
@@ -89,7 +96,7 @@ fn mode_of(text: &str) -> (String, Option<u64>) {
 fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result<ExitCode> {
     let number = |default: u64| count.unwrap_or(default);
     match mode {
-        "well" | "early-event" => {
+        "well" | "early-event" | "two-hellos" => {
             send(&mut line, &text("working"))?;
             result(&mut line, "well")?;
         }
