@@ -220,6 +220,22 @@ fn assert_in_memory(store: &Store, reason: &str) {
     assert!(warnings[0].contains("memory only") && warnings[0].contains(reason), "{warnings:?}");
 }
 
+/// Another process writes for longer than one statement waits.
+#[test]
+fn a_lock_that_is_held_long_is_waited_for_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path());
+    let other = Connection::open(dir.path().join(database::FILE_NAME)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (said, heard) = mpsc::channel();
+    store.put_outcome(run(1), outcome(0, "x"), move |stored| said.send(stored).unwrap());
+    let longer = database::BUSY + database::BUSY / 4;
+    assert_eq!(heard.recv_timeout(longer), Err(mpsc::RecvTimeoutError::Timeout), "given up");
+    other.execute_batch("COMMIT").unwrap();
+    assert_eq!(heard.recv_timeout(LONG), Ok(true));
+    assert!(store.is_durable());
+}
+
 /// SQLite writes on into a file without a name; nobody would find it.
 #[test]
 fn a_database_that_is_deleted_or_replaced_stores_nothing_any_more() {
