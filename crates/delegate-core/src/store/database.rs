@@ -141,7 +141,7 @@ impl Database {
                 path.display()
             ))),
             Ok(_) => {
-                let (path, file) = (path.to_owned(), place::file_at(path));
+                let (path, file) = (path.to_owned(), place::file_at(path).ok());
                 Ok(Self { connection, path, file })
             }
             Err(error) => Err(match error.sqlite_error_code() {
@@ -196,7 +196,12 @@ impl Database {
     /// Why nobody will find what is written here, if so: the system writes on into a file that has no
     /// name any more, and SQLite does not mind.
     pub(super) fn misplaced(&self) -> Option<String> {
-        (place::file_at(&self.path) != self.file).then(|| {
+        let opened = self.file?;
+        let is_another = match place::file_at(&self.path) {
+            Ok(file) => file != opened,
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        is_another.then(|| {
             let path = self.path.display();
             format!("{path} was deleted or replaced, and with it what was stored before")
         })

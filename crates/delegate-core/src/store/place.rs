@@ -39,15 +39,17 @@ pub(super) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result
     options.create(true).open(path)
 }
 
-/// Which file lies at `path`: device and inode. `None` when there is none, or where files have no such
-/// numbers.
-pub(super) fn file_at(path: &Path) -> Option<(u64, u64)> {
+/// Which file lies at `path`: device and inode.
+///
+/// # Errors
+/// There is none, it cannot be looked at, or files have no such numbers here.
+pub(super) fn file_at(path: &Path) -> io::Result<(u64, u64)> {
     #[cfg(unix)]
-    return std::fs::metadata(path).ok().map(|file| {
+    return std::fs::metadata(path).map(|file| {
         (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file))
     });
     #[cfg(not(unix))]
-    None
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// The kind of network file system that `path` lies on, if it does.
