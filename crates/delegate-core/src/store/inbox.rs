@@ -253,3 +253,28 @@ impl Lanes {
         batch.pieces_so_far = self.pieces_popped;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that floods its log does not hold up an outcome by more than one bite.
+    #[test]
+    fn a_record_waits_for_one_bite_of_logs_at_most() {
+        const PIECE: usize = 64 * 1024;
+        let inbox = Inbox::new(QUEUE_BYTES, QUEUE_PIECES);
+        let file = (RunId::from_u128(1), 0, Log::Stdout);
+        for _ in 0..4 * BITE / PIECE {
+            assert_eq!(inbox.append(file, Class::Progress, vec![b'x'; PIECE]), Ok(true));
+        }
+        let mut batch = Batch::default();
+        assert!(inbox.take(&mut batch));
+        assert!((BITE..BITE + PIECE).contains(&(batch.pieces.len() * PIECE)));
+        // It comes last, and goes out with the next bite.
+        let (done, _written) = crossbeam_channel::bounded(0);
+        assert!(inbox.push(Record::Flush { pieces_before: 0, done }).is_ok());
+        let mut next = Batch::default();
+        assert!(inbox.take(&mut next));
+        assert_eq!((next.records.len(), next.pieces.len()), (1, batch.pieces.len()));
+    }
+}
