@@ -283,6 +283,32 @@ mod tests {
         Ok(())
     }
 
+    /// A grandchild that outlived its program: it ends when nobody reads any more.
+    #[test]
+    fn pipes_that_are_written_without_end_end_with_the_program() {
+        // Many reads long, and some rounds, so that there is more behind the last of them.
+        const PIPE: usize = 16 * READ;
+        for _ in 0..4 {
+            let (pipes, program) = pipes("");
+            let Program { stdin: _, stdout, stderr, waker: _ } = program;
+            for mut end in [stdout, stderr] {
+                assert_eq!(rustix::pipe::fcntl_setpipe_size(&end, PIPE), Ok(PIPE));
+                thread::spawn(move || while end.write_all(&[b'y'; 4096]).is_ok() {});
+            }
+            let full = |end: &Option<PipeReader>| ready(end.as_ref()) == PIPE as u64;
+            while !full(&pipes.stdout) || !full(&pipes.stderr) {
+                thread::yield_now();
+            }
+            let (done, finished) = crossbeam_channel::bounded(1);
+            thread::spawn(move || {
+                let (answer, _) = pipes.finish(&mut session(1 << 30)).unwrap();
+                done.send(answer.len()).unwrap();
+            });
+            let answer = finished.recv_timeout(std::time::Duration::from_secs(30));
+            assert_eq!(answer, Ok(PIPE as u64), "what was there, and nothing that came later");
+        }
+    }
+
     #[test]
     fn a_large_goal_goes_in_while_a_large_output_comes_out() {
         let goal = "goal line é\n".repeat(300_000);
