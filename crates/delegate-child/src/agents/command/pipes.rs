@@ -245,8 +245,15 @@ impl Lines {
 mod tests {
     use super::*;
     use crate::agents::command::{nonblocking, wake};
-    use crate::session::Session;
+    use crate::kept::Kept;
+    use crate::owner_source::OwnerSource;
+    use crate::queue::{MERGED_TEXT, QUEUE_BYTES};
+    use crate::session::{Desk, Session};
+    use delegate_protocol::spec::sample;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
+    use std::time::Duration;
 
     /// The program's ends, and the waker.
     struct Program {
@@ -283,30 +290,42 @@ mod tests {
         Ok(())
     }
 
-    /// A grandchild that outlived its program: it ends when nobody reads any more.
+    /// A grandchild that outlived its program writes on while the last of the output is read: the reader
+    /// waits for a full outbox then, until more has been written.
     #[test]
-    fn pipes_that_are_written_without_end_end_with_the_program() {
-        // Many reads long, and some rounds, so that there is more behind the last of them.
-        const PIPE: usize = 16 * READ;
-        for _ in 0..4 {
-            let (pipes, program) = pipes("");
-            let Program { stdin: _, stdout, stderr, waker: _ } = program;
-            for mut end in [stdout, stderr] {
-                assert_eq!(rustix::pipe::fcntl_setpipe_size(&end, PIPE), Ok(PIPE));
-                thread::spawn(move || while end.write_all(&[b'y'; 4096]).is_ok() {});
-            }
-            let full = |end: &Option<PipeReader>| ready(end.as_ref()) == PIPE as u64;
-            while !full(&pipes.stdout) || !full(&pipes.stderr) {
-                thread::yield_now();
-            }
-            let (done, finished) = crossbeam_channel::bounded(1);
-            thread::spawn(move || {
-                let (answer, _) = pipes.finish(&mut session(1 << 30)).unwrap();
-                done.send(answer.len()).unwrap();
-            });
-            let answer = finished.recv_timeout(std::time::Duration::from_secs(30));
-            assert_eq!(answer, Ok(PIPE as u64), "what was there, and nothing that came later");
+    fn a_pipe_that_is_written_without_end_ends_with_the_program() {
+        let desk = Desk::new(Arc::default());
+        let spec = Arc::new(sample(0, "command", ""));
+        let said = Arc::clone(&desk);
+        let mut session = Session::new(spec, OwnerSource::of(None), Kept::default(), said);
+        for _ in 0..QUEUE_BYTES / MERGED_TEXT {
+            session.text(&"x".repeat(MERGED_TEXT));
         }
+        let (pipes, program) = pipes("");
+        let written = Arc::new(AtomicUsize::new(0));
+        let (mut stdout, count) = (program.stdout, Arc::clone(&written));
+        thread::spawn(move || {
+            while stdout.write_all(&[b'y'; 4096]).is_ok() {
+                count.fetch_add(4096, Ordering::Relaxed);
+            }
+        });
+        let reached = |bytes| {
+            while written.load(Ordering::Relaxed) < bytes {
+                thread::yield_now()
+            }
+        };
+        reached(READ);
+        let (done, finished) = crossbeam_channel::bounded(1);
+        thread::spawn(move || {
+            let (answer, _) = pipes.finish(&mut session).unwrap();
+            done.send(answer.len()).unwrap();
+        });
+        reached(2 * READ);
+        let answer = (0..30_000).find_map(|_| {
+            drop(desk.outbox.try_take());
+            finished.recv_timeout(Duration::from_millis(1)).ok()
+        });
+        assert_eq!(answer, Some(READ as u64), "what was there, and nothing that came later");
     }
 
     #[test]
