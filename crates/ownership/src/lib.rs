@@ -12,6 +12,10 @@
 
 pub mod exit;
 pub mod inherit;
+#[cfg(target_os = "linux")]
+pub mod journal;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod ledger;
 pub mod owner;
 pub mod program;
 pub mod spawn;
@@ -49,6 +53,10 @@ mod supervisor_loop;
 mod sys;
 
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+#[cfg(target_os = "linux")]
+pub use identity::{BootId, Identity};
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
