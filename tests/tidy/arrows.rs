@@ -47,7 +47,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["line", "membership", "launch", "registry", "journal"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],
-            &["supervisor_loop", "client", "unsupported"],
+            &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off"],
             &["owner"],
         ],
     ),

@@ -149,7 +149,9 @@ impl Identity {
 
     /// The process that a pidfd stands for. `pid` is its number; what is read by number counts only
     /// if the handle says afterwards that the number still is this process.
-    pub(crate) fn of(pid: Pid, pidfd: BorrowedFd<'_>) -> Self {
+    #[must_use]
+    pub fn of(pid: u32, pidfd: BorrowedFd<'_>) -> Self {
+        let pid = pid.cast_signed();
         let seen = Self::gather(pid, Some(pidfd));
         if pid_of(pidfd) == Some(pid) { seen } else { Self { start: None, cgroup: None, ..seen } }
     }
@@ -242,13 +244,14 @@ mod tests {
     fn an_identity_is_the_same_from_both_sides() {
         let own = Identity::own();
         assert!(own.boot.is_some() && own.start.is_some() && own.namespace.is_some());
-        assert_eq!(own, Identity::of(own_pid(), own_pidfd().expect("pidfd").as_fd()));
+        assert_eq!(own, Identity::of(std::process::id(), own_pidfd().expect("pidfd").as_fd()));
     }
 
     #[test]
     fn a_handle_of_another_process_lends_its_number_no_start_time() {
         let own = own_pidfd().expect("pidfd");
         let parent = rustix::process::getppid().expect("parent").as_raw_nonzero().get();
+        let parent = parent.cast_unsigned();
         assert_eq!(Identity::of(parent, own.as_fd()).start, None);
     }
 

@@ -6,28 +6,32 @@
 //! in [`codec`]; decoding is total.
 
 mod codec;
+#[cfg(feature = "ledger")]
+mod finished;
 
 use std::ffi::CString;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
-use crate::identity::{BootId, Identity};
+use crate::identity::Identity;
 
 pub use self::codec::{Contents, Event, Guard, RECORD_BYTES, Record, Why, read};
+#[cfg(feature = "ledger")]
+pub(crate) use self::finished::{Finished, files};
 
 /// Folder of the journals in the state directory.
-pub(crate) const FOLDER: &str = "journal";
+const FOLDER: &str = "journal";
 /// End of a journal's name.
-pub(crate) const SUFFIX: &str = ".journal";
+const SUFFIX: &str = ".journal";
 /// End of the name of the part before the last turn.
-pub(crate) const OLD_SUFFIX: &str = ".journal.old";
+const OLD_SUFFIX: &str = ".journal.old";
 
 /// A journal that is this long is turned over: it becomes the old part, and the old part before it goes.
 /// 32,768 records (three of each start) are more than an owner's ledger can be behind, and while
@@ -122,80 +126,6 @@ fn stem(owner: &Identity) -> String {
     format!("{boot}-{}-{}", owner.pid, owner.start.unwrap_or(0))
 }
 
-/// A journal that nobody writes any more, held so that nobody else folds it meanwhile.
-#[derive(Debug)]
-pub(crate) struct Finished {
-    pub(crate) path: PathBuf,
-    pub(crate) contents: Contents,
-    _held: File,
-}
-
-impl Finished {
-    /// `None` while a guard holds it, and when it is gone.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    pub(crate) fn take(path: &Path) -> io::Result<Option<Self>> {
-        use std::io::Read;
-        let mut file = match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
-        {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
-        match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
-            other => other?,
-        }
-        // Somebody may have removed it between the two calls: what is read then was folded.
-        if !path.exists() {
-            return Ok(None);
-        }
-        // Each guard counts what itself wrote, so a part may have twice the limit.
-        let mut bytes = Vec::new();
-        file.by_ref().take(4 * MAX_BYTES).read_to_end(&mut bytes)?;
-        let mut contents = read(&bytes);
-        if contents.owner.is_none() {
-            contents.owner = owner_of_name(path);
-        }
-        Ok(Some(Self { path: path.to_owned(), contents, _held: file }))
-    }
-}
-
-/// The owner as far as the name tells, for a journal whose first record is torn.
-fn owner_of_name(path: &Path) -> Option<Identity> {
-    let name = path.file_name()?.to_str()?;
-    let stem = name.strip_suffix(OLD_SUFFIX).or_else(|| name.strip_suffix(SUFFIX))?;
-    let mut parts = stem.split('-');
-    let (boot, pid, start) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Identity {
-        boot: BootId::parse(boot),
-        pid: pid.parse().ok()?,
-        start: start.parse().ok().filter(|start| *start > 0),
-        inode: None,
-        namespace: crate::identity::own_namespace(),
-        cgroup: None,
-    })
-}
-
-/// The journals under `dir`, older parts first.
-pub(crate) fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(dir.join(FOLDER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let is_ours =
-            path.to_str().is_some_and(|name| name.ends_with(SUFFIX) || name.ends_with(OLD_SUFFIX));
-        if is_ours {
-            files.push(path);
-        }
-    }
-    files.sort_by_key(|path| (!path.to_string_lossy().ends_with(OLD_SUFFIX), path.clone()));
-    Ok(files)
-}
-
-#[cfg(test)]
+#[cfg(all(test, feature = "ledger"))]
 #[path = "journal/tests.rs"]
 mod tests;

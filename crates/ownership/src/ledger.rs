@@ -147,7 +147,7 @@ impl Ledger {
                     row.state = State::Running;
                 }
             });
-            pending.seen(spawn, Seen { pid: pid.cast_signed(), pidfd });
+            pending.seen(spawn, Seen { pid, pidfd });
         });
     }
 

@@ -43,6 +43,11 @@ mod membership;
 mod order;
 #[cfg(target_os = "linux")]
 mod protocol;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+mod recorder;
+#[cfg(not(all(target_os = "linux", feature = "ledger")))]
+#[path = "recorder_off.rs"]
+mod recorder;
 #[cfg(target_os = "linux")]
 mod registry;
 #[cfg(target_os = "linux")]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use super::row::Row;
 use crate::identity::Identity;
-use crate::sys::Pid;
 
 /// Most ended rows that wait for the disk: at 100 ends a second, 80 s of a ledger that takes nothing, and with
 /// about half a KiB each 4 MiB (48 MiB if every text has its greatest length).
@@ -19,7 +18,7 @@ pub(super) const MAX_ENDED: usize = 8192;
 /// A process that was started, until its identity was read.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
-    pub(super) pid: Pid,
+    pub(super) pid: u32,
     pub(super) pidfd: Arc<OwnedFd>,
 }
 

@@ -132,16 +132,16 @@ fn prepare(connection: &mut Connection, suspect: bool) -> rusqlite::Result<Found
     Ok(found)
 }
 
-/// Waits for another writer, [`BUSY`] in all. SQLite's own pauses grow to 100 ms, which is long for a commit
-/// that takes a tenth of one.
+/// Waits for another writer, [`BUSY`] in all: a commit takes a tenth of a ms, so first in small steps. SQLite's own
+/// pauses grow to 100 ms.
 pub(super) fn wait_a_little(before: i32) -> bool {
-    const SHORT: i32 = 50;
-    const LONG: i32 = 195;
-    let pause = if before < SHORT { 1 } else { 10 };
-    if before >= SHORT + LONG {
-        return false;
-    }
-    std::thread::park_timeout(Duration::from_millis(pause));
+    let pause = match before {
+        ..20 => Duration::from_micros(100),
+        20..68 => Duration::from_millis(1),
+        68..263 => Duration::from_millis(10),
+        263.. => return false,
+    };
+    std::thread::park_timeout(pause);
     true
 }
 
