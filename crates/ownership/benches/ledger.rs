@@ -1,18 +1,21 @@
 //! Rows a second of 1, 3, 8 and 16 writing processes: the ledger, and beside it, in the same run and interleaved, bare
 //! SQLite with the same table and settings. A row is a child from intent to end, three states.
 //!
-//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS]`; medians. `waits`: each intent is waited for, as a
+//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS | spawns]`; medians. `waits`: each intent is waited for, as a
 //! spawn does; the bare writer commits each state. `queue`: nobody waits; the bare writer commits 100 rows at a time.
+//! Then, what a ledger adds to a spawn: the same program started with and without one, in turns.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts writers")]
 #![expect(clippy::print_stdout, reason = "a table is what it is for")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ownership::exit::ExitStatus;
 use ownership::ledger::{EndedBy, Intent, Ledger, PATIENCE, next_spawn};
+use ownership::{Owner, Program, Spawn};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 /// The role of a writer; what it writes with, the file and the number of rows follow.
@@ -22,12 +25,22 @@ const WRITERS: [usize; 4] = [1, 3, 8, 16];
 const ROWS: usize = 4800;
 const ROUNDS: usize = 3;
 
+/// Spawns with and without a ledger.
+const SPAWNS: usize = 400;
+
 fn main() -> ExitCode {
+    if let Some(code) = ownership::owner::run_if_asked() {
+        return code;
+    }
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, role, what, file, rows] = arguments.as_slice()
         && role == WRITER
     {
         write(what, Path::new(file), rows.parse().expect("a number of rows"));
+        return ExitCode::SUCCESS;
+    }
+    if arguments.iter().any(|argument| argument == "spawns") {
+        spawns();
         return ExitCode::SUCCESS;
     }
     let rounds = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS);
@@ -44,7 +57,35 @@ fn main() -> ExitCode {
             println!("{kind:<8}{writers:>8}{ledger:>10.0}{bare:>10.0}{:>8.2}", ledger / bare);
         }
     }
+    spawns();
     ExitCode::SUCCESS
+}
+
+fn spawns() {
+    let dir = tempfile::tempdir().expect("dir");
+    let ledger = Arc::new(Ledger::open(dir.path().join("ledger.sqlite")));
+    let program = Program::current().expect("this program");
+    let without = Owner::new(program.clone(), Vec::new());
+    let with = Owner::new(program, Vec::new()).with_ledger(ledger);
+    let (mut bare, mut kept) = (Vec::new(), Vec::new());
+    for _ in 0..SPAWNS {
+        for (owner, times) in [(&without, &mut bare), (&with, &mut kept)] {
+            let began = Instant::now();
+            let child = owner.spawn(Spawn::new("/bin/true"), |_| {}).expect("a child");
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+            child.wait_empty();
+        }
+    }
+    let late = |times: &[f64]| {
+        let mut times = times.to_vec();
+        times.sort_by(f64::total_cmp);
+        times[times.len() * 99 / 100]
+    };
+    println!(
+        "\nspawn of /bin/true to its handle, {SPAWNS} each in turns, µs: median / 99th of 100"
+    );
+    println!("without a ledger {:>8.0} / {:.0}", median(bare.clone()), late(&bare));
+    println!("with a ledger    {:>8.0} / {:.0}", median(kept.clone()), late(&kept));
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {

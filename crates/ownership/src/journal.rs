@@ -19,12 +19,13 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 
 use crate::identity::Identity;
 
 pub use self::codec::{Contents, Event, Guard, RECORD_BYTES, Record, Why, read};
 #[cfg(feature = "ledger")]
-pub(crate) use self::finished::{Finished, files};
+pub(crate) use self::finished::{Finished, files, owner_of_name};
 
 /// Folder of the journals in the state directory.
 const FOLDER: &str = "journal";
@@ -102,9 +103,12 @@ impl Appended {
     fn to(path: &CString, owner: &Identity) -> io::Result<Self> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&**path, flags, Mode::RUSR | Mode::WUSR)?;
-        // Says that it is being written; the kernel takes it back when the last holder is gone. A reader
-        // that looks at this moment leaves it alone afterwards.
-        flock(&fd, FlockOperation::LockShared)?;
+        // Says that it is being written; the kernel takes it back when the last holder is gone. Somebody who
+        // holds it otherwise is folding a dead owner's: a guard does not wait for that.
+        match flock(&fd, FlockOperation::NonBlockingLockShared) {
+            Ok(()) | Err(Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error.into()),
+        }
         let bytes = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         let mut appended = Self { fd, bytes };
         if bytes == 0 {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{Contents, FOLDER, MAX_BYTES, OLD_SUFFIX, SUFFIX, read};
-use crate::identity::{self, BootId, Identity};
+use crate::identity::{BootId, Identity};
 
 /// A journal that nobody writes any more, held so that nobody else folds it meanwhile.
 #[derive(Debug)]
@@ -50,8 +50,8 @@ impl Finished {
     }
 }
 
-/// The owner as far as the name tells, for a journal whose first record is torn.
-fn owner_of_name(path: &Path) -> Option<Identity> {
+/// The owner as far as the name tells. In which pid namespace its number counts it does not.
+pub(crate) fn owner_of_name(path: &Path) -> Option<Identity> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(OLD_SUFFIX).or_else(|| name.strip_suffix(SUFFIX))?;
     let mut parts = stem.split('-');
@@ -61,7 +61,7 @@ fn owner_of_name(path: &Path) -> Option<Identity> {
         pid: pid.parse().ok()?,
         start: start.parse().ok().filter(|start| *start > 0),
         inode: None,
-        namespace: identity::own_namespace(),
+        namespace: None,
         cgroup: None,
     })
 }

@@ -132,6 +132,17 @@ fn a_long_journal_is_turned_over_and_both_guards_follow() {
 }
 
 #[test]
+fn a_guard_does_not_wait_for_somebody_who_folds() {
+    let dir = tempfile::tempdir().expect("dir");
+    drop(Journal::open(dir.path(), &owner()).expect("journal"));
+    let path = files(dir.path()).expect("files").pop().expect("one");
+    let folding = Finished::take(&path).expect("take").expect("free");
+    let journal = Journal::open(dir.path(), &owner()).expect("at once");
+    journal.append(&record(Event::OwnerGone)).expect("append");
+    drop(folding);
+}
+
+#[test]
 fn a_journal_without_its_head_is_known_by_its_name() {
     let dir = tempfile::tempdir().expect("dir");
     drop(Journal::open(dir.path(), &owner()).expect("journal"));

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use super::database::{self, Event as Line, Which};
-use super::evidence::standing;
+use super::evidence::{Standing, standing};
 use super::row::{End, EndedBy, Intent, Policy, Row, State};
 use crate::exit::ExitStatus;
-use crate::identity::Identity;
+use crate::identity::{self, Identity};
 use crate::journal::{self, Contents, Event, Finished, Guard, Record, Why};
 
 /// A point at which a test kills the folding.
@@ -38,6 +38,9 @@ pub(super) fn fold(
     forget_removed(connection, &paths).map_err(|error| said(&error))?;
     let mut folded = 0;
     for path in paths {
+        if owner_lives(&path) {
+            continue;
+        }
         let finished = match Finished::take(&path) {
             Ok(Some(finished)) => finished,
             Ok(None) => continue,
@@ -54,6 +57,13 @@ pub(super) fn fold(
         folded += 1;
     }
     Ok(folded)
+}
+
+/// Whether it seems to, by the name alone: its guards need not meet us at the file. The head says more.
+fn owner_lives(journal: &Path) -> bool {
+    let here = identity::own_namespace();
+    let named = journal::owner_of_name(journal).map(|owner| Identity { namespace: here, ..owner });
+    named.is_some_and(|owner| standing(&owner) == Standing::Same)
 }
 
 fn fold_one(

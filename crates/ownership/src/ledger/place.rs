@@ -121,7 +121,7 @@ fn prepare(connection: &mut Connection, suspect: bool) -> rusqlite::Result<Found
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
     // The writer takes the log in when nobody waits.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    schema::migrate(connection)?;
+    schema::migrate(connection, found)?;
     if suspect {
         let check = "PRAGMA quick_check(1)";
         let verdict: String = connection.query_row(check, [], |row| row.get(0))?;

@@ -49,7 +49,10 @@ impl Intent {
 
     /// It may outlive its owner, for this reason, until then.
     pub fn exempt(mut self, reason: &str, expires: Option<SystemTime>) -> Self {
-        self.policy = Policy::Exempt { reason: reason.to_owned(), expires: expires.map(unix_ms) };
+        self.policy = Policy::Exempt {
+            reason: redact::line(OsStr::new(reason)),
+            expires: expires.map(unix_ms),
+        };
         self
     }
 

@@ -93,17 +93,21 @@ pub(super) fn found(connection: &Connection) -> rusqlite::Result<Found> {
     })
 }
 
-/// Brings a fresh file or one of an older version up to [`VERSION`], in one transaction.
-pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    // Asked again inside: another process may have done it meanwhile.
-    let version: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    for step in STEPS.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
-        transaction.execute_batch(step)?;
+/// Brings a file up to [`VERSION`], in one transaction. Nobody is waited for where nothing is to be done.
+pub(super) fn migrate(connection: &mut Connection, found: Found) -> rusqlite::Result<()> {
+    if found != Found::Known(VERSION) {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Asked again inside: another process may have done it meanwhile.
+        let version: i64 =
+            transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        for step in STEPS.iter().skip(usize::try_from(version).unwrap_or(usize::MAX)) {
+            transaction.execute_batch(step)?;
+        }
+        transaction.commit()?;
     }
     // Touches the roots of the tables, where damage is most often seen.
     for table in ["owners", "children", "events", "folded"] {
-        transaction.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
+        connection.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
     }
-    transaction.commit()
+    Ok(())
 }
