@@ -66,7 +66,7 @@ pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
 
-/// The program of the README, compiled.
-#[cfg(doctest)]
+/// The programs of the README, compiled.
+#[cfg(all(doctest, feature = "ledger"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

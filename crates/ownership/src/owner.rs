@@ -43,7 +43,7 @@ impl Owner {
     /// a spawn waits 2 s at most.
     #[cfg(all(target_os = "linux", feature = "ledger"))]
     #[must_use]
-    pub fn with_ledger(self, ledger: Arc<crate::Ledger>) -> Self {
+    pub fn with_ledger(self, ledger: Arc<crate::ledger::Ledger>) -> Self {
         Self { recorder: Recorder::new(ledger), ..self }
     }
 
