@@ -342,10 +342,13 @@ fn a_full_disk_holds_nobody_up_and_gets_the_rows_later() {
     let script = r#"
         mount -t tmpfs -o size=400k tmpfs "$1" || exit 9
         dd if=/dev/zero of="$1/ballast" bs=1k count=320 2>/dev/null
-        { sleep 3; rm "$1/ballast"; } &
+        { sleep 3; rm "$1/ballast"; } >/dev/null 2>&1 &
         exec "$2" "$1/ledger.sqlite" 300"#;
+    let began = Instant::now();
     match in_mounts(script, &[dir.path(), &support::example("ledger-writer")]) {
         Some(longest) => {
+            let took = began.elapsed();
+            assert!(took > Duration::from_secs(2), "it was never full: {took:?}");
             let longest: u64 = longest.trim().parse().expect("the writer flushed all");
             assert!(longest < 8000, "a spawn waited {longest} ms");
         }

@@ -41,21 +41,30 @@ fn ends(ledger: &Ledger, count: usize) -> Vec<(Option<End>, Option<EndedBy>, Str
 fn the_intent_is_on_disk_before_the_program_runs() {
     let (dir, file, ledger) = scratch();
     let owner = owner().with_ledger(Arc::clone(&ledger));
-    // What the program finds in the file when it runs.
+    // What the program finds in the file when it runs; while the file is locked, it must not run.
     let seen = dir.path().join("seen");
-    let script = format!(
-        "cat '{}' '{}-wal' > '{}'; sleep 600",
-        file.display(),
-        file.display(),
-        seen.display()
-    );
+    let (file, seen) = (file.display(), seen.display());
+    let script = format!("cat '{file}' '{file}-wal' > '{seen}'; echo > '{seen}.done'; sleep 600");
     let spawn = shell(&script).purpose("marked-purpose").dir("/tmp");
-    let (owned, _events) = start(&owner, spawn);
-    wait_for("it has looked", || {
-        let bytes = std::fs::read(&seen).ok()?;
-        let is_there = |word: &[u8]| bytes.windows(word.len()).any(|piece| piece == word);
-        is_there(b"marked-purpose").then_some(())
+    let other = Connection::open(file.to_string()).expect("open");
+    other.execute_batch("BEGIN IMMEDIATE").expect("lock");
+    let done = PathBuf::from(format!("{seen}.done"));
+    let (owned, _events) = std::thread::scope(|scope| {
+        let spawning = scope.spawn(|| start(&owner, spawn));
+        // Long enough for a start that does not wait; what is asserted is what it found.
+        (0..50).take_while(|_| !done.exists()).for_each(|_| {
+            std::thread::park_timeout(Duration::from_millis(10));
+        });
+        other.execute_batch("COMMIT").expect("unlock");
+        spawning.join().expect("spawn")
     });
+    wait_for("it has looked", || done.exists().then_some(()));
+    let found = std::fs::read(seen.to_string()).expect("what it found");
+    let word = b"marked-purpose";
+    assert!(
+        found.windows(word.len()).any(|piece| piece == word),
+        "it ran before it was written down"
+    );
     let row = rows(&ledger).remove(0);
     assert_eq!((row.state, row.dir.as_str()), (State::Running, "/tmp"));
     assert_eq!(row.argv[..2], ["/bin/sh", "-c"]);
