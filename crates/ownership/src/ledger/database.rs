@@ -1,5 +1,6 @@
 //! Rows to and from SQL. [`crate::ledger::writer`] writes with it, readers read, both with connections of their own.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -116,11 +117,33 @@ pub(super) enum Which {
     Newest(u32),
 }
 
-/// Whether an owner's child is in the table.
-pub(super) fn is_there(connection: &Connection, owner: i64, spawn: u64) -> rusqlite::Result<bool> {
-    let mut statement =
-        connection.prepare_cached("SELECT 1 FROM children WHERE owner = ?1 AND spawn = ?2")?;
-    statement.exists(params![owner, signed(spawn)])
+/// How the children of one boot, ended or not, can be recognised.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Spawn ids of the owner that was asked for.
+    pub(super) spawns: HashSet<u64>,
+    pub(super) starts: HashSet<(u32, u64)>,
+    pub(super) inodes: HashSet<u64>,
+}
+
+/// The children that were started where `owner` was: same boot, same pid namespace.
+pub(super) fn known(connection: &Connection, id: i64, owner: &Identity) -> rusqlite::Result<Known> {
+    let mut statement = connection.prepare_cached(
+        "SELECT owner, spawn, children.pid, children.start, children.inode
+         FROM children JOIN owners ON owners.id = children.owner WHERE boot = ?1 AND namespace = ?2",
+    )?;
+    let boot = owner.boot.map(|boot| boot.to_string()).unwrap_or_default();
+    let mut rows = statement.query(params![boot, signed(owner.namespace.unwrap_or(0))])?;
+    let mut known = Known::default();
+    while let Some(row) = rows.next()? {
+        let long = |at| row.get::<_, Option<i64>>(at).map(|n| n.map(i64::cast_unsigned));
+        if row.get::<_, i64>(0)? == id {
+            known.spawns.extend(long(1)?);
+        }
+        known.starts.extend(row.get::<_, Option<u32>>(2)?.zip(long(3)?));
+        known.inodes.extend(long(4)?);
+    }
+    Ok(known)
 }
 
 pub(super) fn select(connection: &Connection, which: &Which) -> rusqlite::Result<Vec<Row>> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-use super::database::{self, Event as Line, Which};
+use super::database::{self, Event as Line, Known, Which};
 use super::evidence::{Standing, standing};
 use super::row::{End, EndedBy, Intent, Policy, Row, State};
 use crate::exit::ExitStatus;
@@ -113,12 +113,13 @@ fn apply(
     contents: &Contents,
 ) -> rusqlite::Result<()> {
     let id = database::owner_id(transaction, owner)?;
+    let known = database::known(transaction, id, owner)?;
     let mut living = database::select(transaction, &Which::Living)?;
     for (spawn, tale) in tales(&contents.records) {
         let is_it = |row: &&mut Row| is_about(row, owner, spawn, &tale);
         if let Some(row) = living.iter_mut().find(is_it) {
             continue_row(row, &tale);
-        } else if tale.started.is_some() && !database::is_there(transaction, id, spawn)? {
+        } else if tale.started.is_some() && !is_known(&known, spawn, &tale) {
             // Its intent was never written: the ledger was late and the owner died.
             let intent =
                 Intent::new(spawn, Path::new(""), &[]).purpose("known from a journal only");
@@ -195,18 +196,27 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
     tales
 }
 
-/// Whether a row is of this child: the owner's own, or one that a child of it asked for over its own line.
+/// Whether a row is of this child: by its number, or by who it is, since one that a child of the owner asked
+/// for over its own line is in the ledger under that child's number for it.
 fn is_about(row: &Row, owner: &Identity, spawn: u64, tale: &Tale) -> bool {
     let of_owner = row.owner == Identity { cgroup: row.owner.cgroup.clone(), ..owner.clone() };
-    let same_child = || {
-        let (identity, (pid, start, _)) = row.identity.as_ref().zip(tale.started)?;
-        Some(
-            identity.boot == owner.boot
-                && identity.namespace == owner.namespace
-                && (identity.pid, identity.start) == (pid, Some(start)),
-        )
+    let same_child = |identity: &Identity| {
+        (identity.boot, identity.namespace) == (owner.boot, owner.namespace)
+            && tale.started.is_some_and(|(pid, start, inode)| {
+                let same_start = (identity.pid, identity.start) == (pid, Some(start));
+                let differs = inode != 0 && identity.inode.is_some_and(|known| known != inode);
+                same_start && !differs || inode != 0 && identity.inode == Some(inode)
+            })
     };
-    (of_owner && row.spawn == spawn) || same_child() == Some(true)
+    (of_owner && row.spawn == spawn) || row.identity.as_ref().is_some_and(same_child)
+}
+
+/// Whether a child that no living row is about has a row that has ended.
+fn is_known(known: &Known, spawn: u64, tale: &Tale) -> bool {
+    let same = |(pid, start, inode)| {
+        known.starts.contains(&(pid, start)) || inode != 0 && known.inodes.contains(&inode)
+    };
+    known.spawns.contains(&spawn) || tale.started.is_some_and(same)
 }
 
 fn continue_row(row: &mut Row, tale: &Tale) {

@@ -25,7 +25,12 @@ fn record(at: u64, event: Event) -> Record {
 }
 
 fn started(spawn: u64) -> Event {
-    Event::Started { spawn, pid: 100 + u32::try_from(spawn).expect("small"), start: 5, inode: 6 }
+    Event::Started {
+        spawn,
+        pid: 100 + u32::try_from(spawn).expect("small"),
+        start: 5,
+        inode: 2 + spawn,
+    }
 }
 
 /// What a supervisor saw: 1 exits, 2 is killed, 3 cannot die, 4 is there at the end.
@@ -115,7 +120,13 @@ fn what_the_owner_wrote_stays() {
     };
     let mut ended = intent(1, "ended");
     ended.finish(Some(End::Lost), EndedBy::Owner, "mine", 2);
-    for row in [ended, intent(2, "meant"), intent(9, "never started")] {
+    // 4 by another number: the owner counts differently. It was gone before its start time was read.
+    let mut other = intent(40, "by another number");
+    other.identity = Some(Identity { pid: 104, start: None, inode: Some(6), ..dead_owner() });
+    let mut gone = intent(30, "has ended, by another number");
+    gone.identity = Some(Identity { pid: 103, start: Some(5), inode: None, ..dead_owner() });
+    gone.finish(Some(End::Lost), EndedBy::Owner, "", 2);
+    for row in [ended, intent(2, "meant"), intent(9, "never started"), other, gone] {
         database::upsert(&transaction, owner, &row).expect("row");
     }
     transaction.commit().expect("commit");
@@ -125,6 +136,8 @@ fn what_the_owner_wrote_stays() {
     assert_eq!((row(1).end, row(1).why.as_str()), (Some(End::Lost), "mine"));
     assert_eq!((row(2).purpose.as_str(), row(2).ended_by), ("meant", Some(EndedBy::Owner)));
     assert_eq!(row(9).state, State::Intent);
+    assert_eq!(row(40).state, State::Running);
+    assert_eq!(rows.len(), 5, "nothing is there twice: {rows:?}");
 }
 
 #[test]
