@@ -3,7 +3,7 @@
 //! The guards have no SQLite and must not wait for one: a record is encoded on the stack and appended
 //! with one `write(2)` on an `O_APPEND` descriptor, so records of two guards do not mix. When the owner is
 //! dead and no guard holds the file any more, `Ledger::fold` takes it into the tables. The records are
-//! in [`codec`]; decoding is total.
+//! in `codec`; decoding is total.
 
 mod codec;
 #[cfg(feature = "ledger")]
