@@ -12,6 +12,10 @@
 
 pub mod exit;
 pub mod inherit;
+#[cfg(target_os = "linux")]
+pub mod journal;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod ledger;
 pub mod owner;
 pub mod program;
 pub mod spawn;
@@ -43,6 +47,11 @@ mod order;
 mod peer;
 #[cfg(target_os = "linux")]
 mod protocol;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+mod recorder;
+#[cfg(not(all(target_os = "linux", feature = "ledger")))]
+#[path = "recorder_off.rs"]
+mod recorder;
 #[cfg(target_os = "linux")]
 mod registry;
 #[cfg(target_os = "linux")]
@@ -57,11 +66,15 @@ mod sys;
 mod table;
 
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+#[cfg(target_os = "linux")]
+pub use identity::{BootId, Identity};
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
 
-/// The program of the README, compiled.
-#[cfg(doctest)]
+/// The programs of the README, compiled.
+#[cfg(all(doctest, feature = "ledger"))]
 #[doc = include_str!("../README.md")]
 mod readme {}
