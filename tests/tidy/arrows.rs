@@ -47,7 +47,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["line", "membership", "launch", "registry"],
             &["supervisor", "child"],
             &["attach", "order"],
-            &["supervisor_loop", "client", "unsupported"],
+            &["supervisor_loop", "client", "unsupported", "exempt"],
             &["owner"],
         ],
     ),

@@ -10,6 +10,7 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod exempt;
 pub mod exit;
 pub mod inherit;
 pub mod owner;
@@ -48,6 +49,7 @@ mod supervisor_loop;
 #[cfg(target_os = "linux")]
 mod sys;
 
+pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;

@@ -102,12 +102,15 @@ pub fn set_default(owner: Owner) -> bool {
     DEFAULT.set(owner).is_ok()
 }
 
-/// When this process was started as a supervisor, runs it to its end. Call it first in `main`, before
+/// When this process was started as a supervisor, or as the shim of an exempt job, runs it to its end. Call it first in `main`, before
 /// any thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
-    let asked = std::env::args_os().nth(1).is_some_and(|role| role == SUPERVISOR_ROLE);
-    asked.then(crate::client::run_supervisor)
+    let role = std::env::args_os().nth(1)?;
+    if role == crate::exempt::SHIM_ROLE {
+        return Some(crate::exempt::run_shim());
+    }
+    (role == SUPERVISOR_ROLE).then(crate::client::run_supervisor)
 }
 
 /// What [`Owned`] and [`Scope`] share: a scope that is ended when its handle is dropped.

@@ -166,11 +166,11 @@ impl Reply {
 const PHASES: [Phase; 6] =
     [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
 
-fn phase_number(phase: Phase) -> u8 {
+pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)
 }
 
-fn phase_of(number: u8) -> Option<Phase> {
+pub(crate) fn phase_of(number: u8) -> Option<Phase> {
     PHASES.get(usize::from(number)).copied()
 }
 
