@@ -3,7 +3,7 @@
 //!
 //! Each job has a *shim*, this program in a role of its own: parent and subreaper of the job, so that
 //! its exit status is known and nothing of it is lost sight of, and a process of nobody else
-//! ([`shim`]). [`start`] starts it, [`record`] is what it writes, [`look`] says who lives, and [`stop`]
+//! ([`shim`]). [`start`] starts it, [`record`] is what it writes into [`files`], [`look`] says who lives, and [`stop`]
 //! ends a job from outside. [`Gateway`] holds the jobs of an owner that comes back under its name.
 
 use std::fmt;
@@ -15,6 +15,7 @@ use crate::exit::{ExitStatus, Process};
 use crate::program::Program;
 use crate::spawn::{Phase, Spawn, SpawnError};
 
+mod files;
 mod gateway;
 mod log;
 mod record;
@@ -139,7 +140,7 @@ fn spawn_for(
 /// # Errors
 /// When there is no such record, or it cannot be read or trusted.
 pub fn reattach(dir: &Path, id: &str) -> Result<ExemptJob, ReattachError> {
-    let record = look::complete(record::load(dir, id)?);
+    let record = look::complete(files::load(dir, id)?);
     Ok(ExemptJob { dir: dir.to_owned(), record })
 }
 
@@ -149,7 +150,7 @@ pub fn reattach(dir: &Path, id: &str) -> Result<ExemptJob, ReattachError> {
 /// # Errors
 /// When the directory cannot be read.
 pub fn list_exempt(dir: &Path) -> io::Result<Vec<Result<ExemptJob, ReattachError>>> {
-    let mut jobs: Vec<_> = record::ids(dir)?.iter().map(|id| reattach(dir, id)).collect();
+    let mut jobs: Vec<_> = files::ids(dir)?.iter().map(|id| reattach(dir, id)).collect();
     jobs.sort_by_key(|job| job.as_ref().map_or(0, |job| job.record.started));
     Ok(jobs)
 }
@@ -371,15 +372,9 @@ impl ExemptJob {
     /// # Errors
     /// `WouldBlock` while something of it may run; or when a file cannot be removed.
     pub fn forget(self) -> io::Result<()> {
-        let over = match self.status() {
-            Status::Running => false,
-            Status::Exited(ended) => ended.empty != Some(false),
-            Status::Unknown { .. } | Status::Gone => true,
-        };
-        if over {
-            record::remove(&self.dir, &self.record)
-        } else {
-            Err(io::ErrorKind::WouldBlock.into())
+        if look::may_run(&self.dir, &self.record.id) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        files::remove(&self.dir, &self.record)
     }
 }

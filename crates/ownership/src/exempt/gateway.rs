@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{ExemptJob, Exemption, Status, list_exempt, record, spawn_for};
+use super::{ExemptJob, Exemption, Status, files, list_exempt, spawn_for};
 use crate::program::Program;
 use crate::spawn::{Spawn, SpawnError};
 
@@ -103,7 +103,7 @@ impl Gateway {
         if !is_name(name) {
             return Err(GatewayError::Name { name: name.to_owned() });
         }
-        let dir = record::prepare(dir).map_err(io)?;
+        let dir = files::prepare(dir).map_err(io)?;
         let lock = lock(&dir, name)
             .map_err(io)?
             .map_err(|by| GatewayError::Held { name: name.to_owned(), by })?;

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 
 use super::record::{self, Place, Record, Who};
-use super::{EXEMPT, Ended, ReattachError, Status};
+use super::{EXEMPT, Ended, ReattachError, Status, files};
 use crate::identity::{self, Stat};
 use crate::sys::Pid;
 
@@ -130,8 +130,22 @@ pub(super) fn status(dir: &Path, id: &str) -> Status {
     }
 }
 
+/// Whether something of a job may run. Where that cannot be seen, it may.
+pub(super) fn may_run(dir: &Path, id: &str) -> bool {
+    let record = match files::load(dir, id) {
+        Ok(record) => complete(record),
+        Err(error) => return !matches!(error, ReattachError::NotFound { .. }),
+    };
+    match reach(&record) {
+        _ if record.empty => false,
+        Reach::OtherBoot => false,
+        Reach::OtherNamespace => true,
+        Reach::Here => lives(record.shim) || lives(record.job) || !marked(id).is_empty(),
+    }
+}
+
 fn read(dir: &Path, id: &str) -> Result<Record, Status> {
-    record::load(dir, id).map(complete).map_err(|error| match error {
+    files::load(dir, id).map(complete).map_err(|error| match error {
         ReattachError::NotFound { .. } => Status::Gone,
         ReattachError::TooNew { .. } | ReattachError::Corrupt { .. } | ReattachError::Io { .. } => {
             Status::Unknown { why: error.to_string() }

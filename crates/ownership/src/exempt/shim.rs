@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::record::{self, End, Record};
 use super::start::{Answer, Job};
 use super::tree::{Ending, Root};
-use super::{Cause, Outer, look, start};
+use super::{Cause, Outer, files, look, start};
 use crate::identity;
 use crate::line::{self, Received};
 use crate::protocol::{MAX_INLINE, Order, Request};
@@ -64,15 +64,16 @@ fn serve(control: OwnedFd, deaths: &OwnedFd) -> io::Result<()> {
     let dir = record.log.parent().map(Path::to_owned).unwrap_or_default();
     record.shim = look::own();
     record.outer = outer(record.outer.take(), record.owner.pid);
+    let grace = order.grace;
     let begun = begin(&dir, &mut record, &order, &fds);
     drop(fds);
     let mut shim = Shim { dir, record, deaths, ending: None, root: None };
     let say = |answer: Answer| line::send(control.as_fd(), &answer.encode(), &[], true).is_ok();
     match begun {
         Ok(pid) if say(Answer::Started(pid)) => {
-            drop(control);
+            drop((control, order));
             shim.root = Some(pid);
-            shim.run(order.grace);
+            shim.run(grace);
         }
         // A job that nobody has heard of does not run.
         Ok(_) => shim.undo(),
@@ -118,15 +119,15 @@ fn begin(
     fds: &[OwnedFd],
 ) -> Result<Pid, crate::protocol::Failure> {
     let at_setup = |error: io::Error| start::setup_failure(&error);
-    let log = record::create_log(record).map_err(at_setup)?;
-    record::store(dir, record).map_err(at_setup)?;
+    let log = files::create_log(record).map_err(at_setup)?;
+    files::store(dir, record).map_err(at_setup)?;
     start::crash_at("shim-recorded");
     let (pid, _pidfd) = start::start_job(&Job { order, fds, log: &log })?;
     start::crash_at("shim-started");
     // Our unreaped child: its number is its own.
     record.job = look::identify(pid);
     let recorded = match record.job {
-        Some(_) => record::store(dir, record),
+        Some(_) => files::store(dir, record),
         None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     };
     start::crash_at("shim-named");
@@ -175,7 +176,7 @@ impl Shim<'_> {
             ending.step(now(), &roots, &|| true);
         }
         // What cannot be removed stays, and says that nothing runs.
-        let _stays = record::remove(&self.dir, &self.record);
+        let _stays = files::remove(&self.dir, &self.record);
     }
 
     /// Buries the dead; `false` when the kernel says that nobody is left.
@@ -198,7 +199,7 @@ impl Shim<'_> {
             return;
         }
         self.root = None;
-        let stopper = record::stopper(&self.dir, &self.record.id).map(|by| Cause::Stopped { by });
+        let stopper = files::stopper(&self.dir, &self.record.id).map(|by| Cause::Stopped { by });
         let cause = match &self.ending {
             Some(_) => Cause::Expired,
             None => stopper.unwrap_or(Cause::Itself),
@@ -209,7 +210,7 @@ impl Shim<'_> {
 
     /// Where it cannot be written now it may be at the end.
     fn write(&self) {
-        let _later = record::store(&self.dir, &self.record);
+        let _later = files::store(&self.dir, &self.record);
     }
 
     fn wait(&self, until: Option<Instant>) {

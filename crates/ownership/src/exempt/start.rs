@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::record::{self, Record};
-use super::{EXEMPT, Exemption, Outer, SHIM_ROLE, look};
+use super::{EXEMPT, Exemption, Outer, SHIM_ROLE, files, look};
 use crate::child::{request_error, supervisor_error};
 use crate::launch::{TAG, candidates, entries, path_of, terminated};
 use crate::line::{self, Received};
@@ -89,7 +89,7 @@ pub(super) fn start(
     }
     let about = About::of(&spawn);
     let (mut order, mut fds) = order(spawn)?;
-    let dir = record::prepare(dir).map_err(at_dir)?;
+    let dir = files::prepare(dir).map_err(at_dir)?;
     let record = terms(&order, exemption, &dir, gateway).map_err(at_dir)?;
     mark(&mut order.env, Some(&record.id));
     let packed = line::pack(Request::Spawn(Box::new(order)).encode(), 0, &mut fds)
@@ -108,7 +108,7 @@ pub(super) fn start(
         Answer::Started(pid) => {
             tracing::debug!(pid, id = record.id, "exempt job");
             // It runs, whether its record can be read here or not.
-            let record = record::load(&dir, &record.id).unwrap_or(record);
+            let record = files::load(&dir, &record.id).unwrap_or(record);
             reap_if_ours(&record);
             Ok((dir, record))
         }
@@ -123,7 +123,7 @@ fn terms(
     dir: &Path,
     gateway: Option<&str>,
 ) -> io::Result<Record> {
-    let id = record::new_id()?;
+    let id = files::new_id()?;
     let started = record::now();
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let tag = std::env::var_os(TAG).map(|tag| tag.to_string_lossy().into_owned());
@@ -138,7 +138,7 @@ fn terms(
         shim: None,
         job: None,
         program: record::redact(&order.argv),
-        log: record::log_path(dir, &id),
+        log: files::log_path(dir, &id),
         outer: tag.map(|tag| Outer { tag: Some(tag), adopter: None }),
         end: None,
         empty: false,

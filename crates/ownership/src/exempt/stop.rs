@@ -7,10 +7,9 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Stopped;
 use super::look::{self, Held, Reach};
-use super::record;
 use super::tree::{Ending, Root};
+use super::{ReattachError, Stopped, files};
 use crate::exit::Process;
 use crate::identity::Stat;
 
@@ -23,7 +22,7 @@ fn now() -> Instant {
 }
 
 pub(super) fn stop(dir: &Path, id: &str, grace: Duration) -> io::Result<Stopped> {
-    let record = look::complete(record::load(dir, id).map_err(io::Error::other)?);
+    let record = look::complete(files::load(dir, id).map_err(io::Error::other)?);
     match look::reach(&record) {
         Reach::Here => {}
         Reach::OtherBoot => return Ok(Stopped { verified: true, ..Stopped::default() }),
@@ -36,12 +35,16 @@ pub(super) fn stop(dir: &Path, id: &str, grace: Duration) -> io::Result<Stopped>
     }
     let shim = record.shim.as_ref().and_then(Held::open);
     if shim.is_some() {
-        record::note_stop(dir, id)?;
+        files::note_stop(dir, id)?;
     }
     let job = record.job.as_ref().and_then(Held::open);
     let ending = end(&Heads { shim, job }, grace);
-    // The last thing that a shim says before it leaves. One that was killed meanwhile says nothing.
-    let verified = record::load(dir, id).is_ok_and(|record| record.empty);
+    // The last thing that a shim says before it leaves; it removes what was never heard of. One that was
+    // killed meanwhile does neither.
+    let verified = match files::load(dir, id) {
+        Ok(record) => record.empty,
+        Err(error) => matches!(error, ReattachError::NotFound { .. }),
+    };
     let (ended, mut left) = ending.outcome();
     if !verified {
         let more: Vec<_> = unproved(id).into_iter().filter(|one| !left.contains(one)).collect();
