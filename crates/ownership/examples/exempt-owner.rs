@@ -136,6 +136,10 @@ fn recycle(dir: &Path) {
         let key = if number == pid { "job" } else { "shim" };
         let honest = field(&record, key);
         let inode = honest.rsplit(' ').next().expect("inode").to_owned();
+        let (_, start) = honest.split_once(' ').expect("start");
+        let start = start.split(' ').next().expect("start");
+        replace(&record, key, &format!("{number} {start} -"));
+        spared("by its start time alone, as on an older kernel", &mut stranger);
         if inode != "-" {
             let start = start_of(number);
             replace(&record, key, &format!("{number} {start} {inode}"));

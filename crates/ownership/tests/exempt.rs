@@ -305,6 +305,20 @@ fn stopping_reaches_all_that_a_job_started() {
     assert_eq!(fs::read_dir(scene.jobs()).expect("dir").count(), 0);
 }
 
+/// TERM alone would wait for the end of the grace.
+#[test]
+fn a_stopped_job_gets_to_its_term() {
+    let scene = Scene::new();
+    let job = scene.start("kill -STOP $$");
+    let own = identity(&job);
+    wait_for("stopped", || (own.state()? == "T").then_some(()));
+    let began = std::time::Instant::now();
+    assert!(job.stop(DEADLINE).expect("stop").verified);
+    assert!(began.elapsed() < DEADLINE, "it did not take the whole grace");
+    let terminated = ExitStatus::Signal { signal: 15, core_dumped: false };
+    assert_eq!(ended(&job).status, terminated);
+}
+
 #[test]
 fn a_log_can_be_followed_to_its_end() {
     let scene = Scene::new();
