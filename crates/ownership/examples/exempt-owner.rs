@@ -6,7 +6,8 @@
 //! - `exempt-owner one DIR` starts one exempt job and writes its id into `DIR/id`.
 //! - `exempt-owner gateway DIR` opens the gateway `main`, writes how many jobs it was handed into
 //!   `DIR/handed`, starts one, and waits to be killed.
-//! - `exempt-owner recycle DIR`, as init of a pid namespace of its own, gives a dead job's number to a
+//! - `exempt-owner storm DIR`, in a pid namespace of its own, stops jobs that run `DIR/chain-link.exe`.
+//! - `exempt-owner recycle DIR`, in a pid namespace of its own, gives a dead job's number to a
 //!   stranger, and sees that nobody touches it.
 
 use std::fs;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         "one" => one(dir),
         "gateway" => gateway(dir),
         "recycle" => recycle(dir),
+        "storm" => storm(dir),
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
@@ -107,10 +109,27 @@ fn gateway(dir: &Path) {
     forever();
 }
 
-/// Init of a pid namespace: adopts everybody, and is asked for nothing else.
-fn recycle(dir: &Path) {
+/// What storms or recycles numbers does it as init of a pid namespace of its own.
+fn assert_fenced() {
     let own = fs::read_link("/proc/self").expect("proc");
-    assert_eq!(own.to_str(), Some("1"), "only as init of a pid namespace of its own");
+    assert_eq!(own.to_str(), Some("1"), "only in a pid namespace of its own");
+}
+
+fn storm(dir: &Path) {
+    assert_fenced();
+    for millis in ["5", "2", "0"] {
+        let chains =
+            Spawn::new(dir.join("chain-link.exe")).arg(millis).env("CHAIN_ROOT_STAYS", "60");
+        let job = spawn_exempt(chains, Exemption::new("a storm"), &dir.join("jobs")).expect("job");
+        std::thread::park_timeout(Duration::from_millis(100));
+        let stopped = job.stop(Duration::from_millis(100)).expect("stop");
+        assert!(stopped.verified && stopped.left.is_empty(), "{millis}: {stopped:?}");
+    }
+    write(&dir.join("done"), "yes");
+}
+
+fn recycle(dir: &Path) {
+    assert_fenced();
     let jobs = dir.join("jobs");
     let spawn = Spawn::new("sleep").arg("600");
     let job = spawn_exempt(spawn, Exemption::new("its number is taken"), &jobs).expect("job");

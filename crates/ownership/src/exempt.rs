@@ -265,7 +265,7 @@ pub struct Outer {
 /// What a stop came to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stopped {
-    /// Who was signalled and is gone.
+    /// Who was signalled and is gone; at most 256 are named.
     pub ended: Vec<Process>,
     /// What is still there: it cannot die, or it bears the job's mark and that it belongs to it is not proved.
     pub left: Vec<Process>,

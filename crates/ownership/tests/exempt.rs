@@ -104,11 +104,17 @@ fn has_logged(job: &ExemptJob, text: &str) {
     });
 }
 
-struct Stranger(Child);
+/// A child of the test that ends with it: a stranger, or an owner.
+struct Guarded(Child);
 
-impl Stranger {
-    fn start() -> Self {
+impl Guarded {
+    fn stranger() -> Self {
         Self(Command::new("sleep").arg("600").spawn().expect("sleep"))
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("kill");
+        self.0.wait().expect("wait");
     }
 
     fn lives(&mut self) -> bool {
@@ -116,7 +122,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for Guarded {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -126,10 +132,10 @@ impl Drop for Stranger {
 /// What an owner leaves when it is killed.
 #[test]
 fn what_is_owned_ends_with_its_owner_and_what_is_exempt_lives_on() {
-    let mut stranger = Stranger::start();
+    let mut stranger = Guarded::stranger();
     let control = TreeOwner::start(GRACE, "");
     let scene = Scene::new();
-    let mut owner = scene.owner("survive").spawn().expect("owner");
+    let mut owner = Guarded(scene.owner("survive").spawn().expect("owner"));
     let (plain, brief, kept) = (scene.job("plain"), scene.job("brief"), scene.job("gateway"));
     let port = wait_for("port", || fs::read_to_string(scene.path().join("port")).ok());
     let lock = fs::File::open(scene.path().join("lock")).expect("lock");
@@ -140,8 +146,7 @@ fn what_is_owned_ends_with_its_owner_and_what_is_exempt_lives_on() {
     let (owned, lasting) = (members("owned"), [members("plain"), members("kept")].concat());
     let expiring = members("brief");
 
-    owner.kill().expect("kill");
-    owner.wait().expect("wait");
+    owner.kill();
 
     wait_for("owned ones are gone", || (!owned.iter().any(|who| who.lives())).then_some(()));
     wait_for("their port is free", || {
@@ -182,15 +187,14 @@ fn what_is_owned_ends_with_its_owner_and_what_is_exempt_lives_on() {
 fn a_gateway_is_handed_the_jobs_of_its_predecessors() {
     let scene = Scene::new();
     for round in 0..3 {
-        let mut owner = scene.owner("gateway").spawn().expect("owner");
+        let mut owner = Guarded(scene.owner("gateway").spawn().expect("owner"));
         wait_for("it was handed its jobs", || {
             let handed = fs::read_to_string(scene.path().join("handed")).ok()?;
             (handed == round.to_string()).then_some(())
         });
         let error = Gateway::open(&scene.jobs(), "main").expect_err("one owner at a time");
-        assert!(error.to_string().contains(&owner.id().to_string()), "{error}");
-        owner.kill().expect("kill");
-        owner.wait().expect("wait");
+        assert!(error.to_string().contains(&owner.0.id().to_string()), "{error}");
+        owner.kill();
     }
     let running = list_exempt(&scene.jobs()).expect("list").into_iter().flatten();
     assert_eq!(running.filter(|job| job.status() == Status::Running).count(), 3);
@@ -484,21 +488,39 @@ fn a_shim_killed_at_any_step_leaves_nothing_unrecorded() {
     }
 }
 
-/// In a pid namespace of its own.
-#[test]
-fn a_number_that_was_handed_out_again_is_never_signalled() {
-    let scene = Scene::new();
-    let mut command = Command::new("setsid");
-    command.args(["-w", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
-    command.arg(example("exempt-owner")).arg("recycle").arg(scene.path());
-    let output = command.output().expect("unshare");
+/// In a pid namespace of its own; `false` where none may be made.
+fn fenced(command: &mut Command) -> bool {
+    let mut fence = Command::new("setsid");
+    fence.args(["-w", "timeout", "-s", "KILL", "60"]);
+    fence.args(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+    fence.arg(command.get_program()).args(command.get_args());
+    let output = fence.output().expect("unshare");
     let text = String::from_utf8_lossy(&output.stderr);
     if text.contains("Operation not permitted") {
         eprintln!("SKIPPED: no pid namespace may be made here: {text}");
-        return;
+        return false;
     }
     assert!(output.status.success(), "{text}");
-    assert!(scene.path().join("done").exists(), "{text}");
+    true
+}
+
+/// Chains whose links fork, set a session and exit all the time, and ignore TERM.
+#[test]
+fn stopping_ends_chains_that_fork_and_exit_all_the_time() {
+    let scene = Scene::new();
+    support::compile(scene.path(), "chain-link", include_str!("support/chains.c"));
+    if fenced(&mut scene.owner("storm")) {
+        assert!(scene.path().join("done").exists());
+    }
+}
+
+#[test]
+fn a_number_that_was_handed_out_again_is_never_signalled() {
+    let scene = Scene::new();
+    if !fenced(&mut scene.owner("recycle")) {
+        return;
+    }
+    assert!(scene.path().join("done").exists());
     // From here the numbers of that namespace mean nothing.
     let jobs = list_exempt(&scene.jobs()).expect("list").into_iter().flatten();
     for job in jobs {

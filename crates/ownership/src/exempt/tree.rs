@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Rounds of stopping before KILL is sent anyway.
 const STOP_ROUNDS: usize = 32;
 
+/// Most of the ended that are named.
+const MAX_NAMED: usize = 256;
+
 /// Where a walk begins.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Root {
@@ -38,7 +41,9 @@ struct Kept {
 pub(super) struct Ending {
     ladder: Ladder,
     source: Source,
+    /// Alive when last looked at: in a storm, handles of the dead would use up all descriptors.
     kept: HashMap<Identity, Kept>,
+    ended: Vec<Process>,
 }
 
 impl Ending {
@@ -50,7 +55,8 @@ impl Ending {
         certain: &dyn Fn() -> bool,
     ) -> Self {
         let ladder = Ladder::begin(now, grace);
-        let mut ending = Self { ladder, source: Source::probe(), kept: HashMap::new() };
+        let mut ending =
+            Self { ladder, source: Source::probe(), kept: HashMap::new(), ended: Vec::new() };
         ending.terminate(roots, certain);
         ending
     }
@@ -86,6 +92,7 @@ impl Ending {
 
     /// Meets everybody; each new one is kept and sent `first`. Whether there was anybody new.
     fn meet(&mut self, roots: &[Root], certain: &dyn Fn() -> bool) -> bool {
+        self.let_go();
         let mut known: HashSet<Pid> = HashSet::new();
         let mut new = false;
         self.source.walk(roots.iter().map(|root| root.pid), |member| {
@@ -99,6 +106,13 @@ impl Ending {
             }
         });
         new
+    }
+
+    fn let_go(&mut self) {
+        let dead = self.kept.extract_if(|_, kept| !kept.lives());
+        let ended: Vec<_> = dead.map(|(_, kept)| kept.process).collect();
+        let room = MAX_NAMED.saturating_sub(self.ended.len());
+        self.ended.extend(ended.into_iter().take(room));
     }
 
     fn keep(&mut self, member: &Member, certain: &dyn Fn() -> bool) -> bool {
@@ -141,15 +155,10 @@ impl Ending {
         }
     }
 
-    /// Who was met, those who have ended first.
-    pub(super) fn outcome(&self) -> (Vec<Process>, Vec<Process>) {
-        let (left, ended): (Vec<_>, Vec<_>) = self.kept.values().partition(|kept| kept.lives());
-        let names = |list: Vec<&Kept>| {
-            let mut names: Vec<_> = list.into_iter().map(|kept| kept.process.clone()).collect();
-            names.sort_by_key(|process| process.pid);
-            names
-        };
-        (names(ended), names(left))
+    /// Who was met: those who have ended, and those who have not.
+    pub(super) fn outcome(mut self) -> (Vec<Process>, Vec<Process>) {
+        self.let_go();
+        (self.ended, self.kept.into_values().map(|kept| kept.process).collect())
     }
 
     /// Whether somebody who was met lives.
