@@ -1,10 +1,10 @@
 //! Jobs that outlive their owner on purpose: started outside of everything that its guards end, with a
 //! written reason, a log file, and a record from which a later owner takes them up again.
 //!
-//! Each job has a *shim*, this program in a role of its own: parent and subreaper of the job, so that
-//! its exit status is known and nothing of it is lost sight of, and a process of nobody else
-//! ([`shim`]). [`start`] starts it, [`record`] is what it writes into [`files`], [`look`] says who lives, and [`stop`]
-//! ends a job from outside. [`Gateway`] holds the jobs of an owner that comes back under its name.
+//! Each job has a *shim*, this program in a role of its own (`shim`): parent and subreaper of the job, so that
+//! its exit status is known and nothing of it is lost sight of, and nobody's child itself. `start` starts
+//! it, `record` is what it writes into `files`, `look` says who lives, `stop` ends a job from outside over
+//! its `tree`. [`Gateway`] holds the jobs of an owner that comes back under its name.
 
 use std::fmt;
 use std::io;

@@ -489,6 +489,7 @@ fn a_shim_killed_at_any_step_leaves_nothing_unrecorded() {
 }
 
 /// In a pid namespace of its own; `false` where none may be made.
+#[expect(clippy::print_stderr, reason = "skips loudly")]
 fn fenced(command: &mut Command) -> bool {
     let mut fence = Command::new("setsid");
     fence.args(["-w", "timeout", "-s", "KILL", "60"]);

@@ -6,14 +6,13 @@
 //! a root that died meanwhile may have given its number to somebody else.
 
 use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
 use crate::exit::Process;
 use crate::identity::Handle;
 use crate::membership::{Identity, Member, Source};
 use crate::sys::{Pid, signal};
-
-use std::time::{Duration, Instant};
 
 /// Rounds of stopping before KILL is sent anyway.
 const STOP_ROUNDS: usize = 32;
@@ -90,7 +89,7 @@ impl Ending {
         false
     }
 
-    /// Meets everybody; each new one is kept and sent `first`. Whether there was anybody new.
+    /// Meets everybody and keeps each new one. Whether there was anybody new.
     fn meet(&mut self, roots: &[Root], certain: &dyn Fn() -> bool) -> bool {
         self.let_go();
         let mut known: HashSet<Pid> = HashSet::new();

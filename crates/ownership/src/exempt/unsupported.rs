@@ -7,18 +7,18 @@ pub(super) mod look {
     //! Nobody can be looked at.
     use std::path::Path;
 
-    use super::super::Status;
-    use super::super::record::Record;
+    use crate::exempt::Status;
+    use crate::exempt::record::Record;
 
-    pub(in super::super) fn status(_dir: &Path, _id: &str) -> Status {
+    pub(in crate::exempt) fn status(_dir: &Path, _id: &str) -> Status {
         Status::Unknown { why: "exempt jobs are not supported on this system".into() }
     }
 
-    pub(in super::super) fn may_run(_dir: &Path, _id: &str) -> bool {
+    pub(in crate::exempt) fn may_run(_dir: &Path, _id: &str) -> bool {
         true
     }
 
-    pub(in super::super) fn complete(record: Record) -> Record {
+    pub(in crate::exempt) fn complete(record: Record) -> Record {
         record
     }
 }
@@ -27,12 +27,12 @@ pub(super) mod start {
     //! Nothing is started.
     use std::path::{Path, PathBuf};
 
-    use super::super::Exemption;
-    use super::super::record::Record;
+    use crate::exempt::Exemption;
+    use crate::exempt::record::Record;
     use crate::program::Program;
     use crate::spawn::{Phase, Spawn, SpawnError};
 
-    pub(in super::super) fn start(
+    pub(in crate::exempt) fn start(
         _shim: &Program,
         _spawn: Spawn,
         _exemption: Exemption,
@@ -54,9 +54,9 @@ pub(super) mod stop {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::super::Stopped;
+    use crate::exempt::Stopped;
 
-    pub(in super::super) fn stop(_dir: &Path, _id: &str, _grace: Duration) -> io::Result<Stopped> {
+    pub(in crate::exempt) fn stop(_dir: &Path, _id: &str, _grace: Duration) -> io::Result<Stopped> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
