@@ -140,8 +140,10 @@ fn recycle(dir: &Path) {
     kill(pid);
     gone(pid);
     gone(shim.parse().expect("pid"));
-    for number in [pid, shim.parse().expect("pid")] {
-        let mut stranger = stranger_at(number);
+    for (key, number) in [("job", pid), ("shim", shim.parse().expect("pid"))] {
+        let honest = field(&record, key);
+        let start = honest.split(' ').nth(1).expect("start");
+        let mut stranger = stranger_at(number, start);
         assert_eq!(stranger.id(), number);
         let again = reattach(&jobs, job.id()).expect("record");
         let spared = |what: &str, stranger: &mut std::process::Child| {
@@ -151,15 +153,11 @@ fn recycle(dir: &Path) {
             assert!(stranger.try_wait().expect("wait").is_none(), "{what}: the stranger lives");
         };
         spared("as it is", &mut stranger);
-        // Two forks in one clock tick have the same start time: the inode tells them apart.
-        let key = if number == pid { "job" } else { "shim" };
-        let honest = field(&record, key);
         let inode = honest.rsplit(' ').next().expect("inode").to_owned();
-        let (_, start) = honest.split_once(' ').expect("start");
-        let start = start.split(' ').next().expect("start");
         replace(&record, key, &format!("{number} {start} -"));
         spared("by its start time alone, as on an older kernel", &mut stranger);
         if inode != "-" {
+            // Two forks in one clock tick have the same start time: the inode tells them apart.
             let start = start_of(number);
             replace(&record, key, &format!("{number} {start} {inode}"));
             spared("with the same start time", &mut stranger);
@@ -206,15 +204,15 @@ fn gone(pid: u32) {
     }
 }
 
-/// Threads of ours take numbers too: tried until it fits.
-fn stranger_at(number: u32) -> std::process::Child {
+/// Started in another clock tick. Threads of ours take numbers too: tried until it fits.
+fn stranger_at(number: u32, not_at: &str) -> std::process::Child {
     for _ in 0..1000 {
         let last = (number - 1).to_string();
         fs::write("/proc/sys/kernel/ns_last_pid", last).expect("ns_last_pid");
         let mut command = std::process::Command::new("sleep");
         #[expect(clippy::disallowed_methods, reason = "a stranger is not owned")]
         let mut child = command.arg("600").spawn().expect("sleep");
-        if child.id() == number {
+        if child.id() == number && start_of(number) != not_at {
             return child;
         }
         child.kill().expect("kill");
