@@ -426,21 +426,30 @@ fn bearing(mark: &str) -> Vec<Identity> {
     found.filter(|who| who.lives()).collect()
 }
 
-/// Runs `exempt-owner one` with a death at `step`; gives what lives once nobody is at work any more: the
-/// job that the one record names, or nothing.
+/// Runs `exempt-owner one` with a death at `step`.
 fn crash(step: &str) -> Option<Identity> {
     let scene = Scene::new();
-    let mark = format!("CRASH_CASE={step}.{}", std::process::id());
-    let (key, value) = mark.split_once('=').expect("mark");
     let mut command = scene.owner("one");
-    command.env(key, value).env("OWNERSHIP_TEST_EXEMPT_CRASH", step);
-    let status = command.status().expect("owner");
+    let mark = case(&mut command, step);
+    let status = command.env("OWNERSHIP_TEST_EXEMPT_CRASH", step).status().expect("owner");
     assert_eq!(status.success(), step.starts_with("shim"), "{step}: {status}");
+    settled(&scene, step, &mark)
+}
+
+/// A mark for all that comes of a command: owner, shim and job.
+fn case(command: &mut Command, step: &str) -> String {
+    let value = format!("{step}.{}", std::process::id());
+    command.env("CRASH_CASE", &value);
+    format!("CRASH_CASE={value}")
+}
+
+/// What lives once nobody is at work any more: the job that the one record names, or nothing. Ends it.
+fn settled(scene: &Scene, step: &str, mark: &str) -> Option<Identity> {
     let list = || list_exempt(&scene.jobs()).expect("list").into_iter().flatten();
     // A picture of moving things may deceive; one that stays the same does not.
     let (mut before, mut same) = (None, 0);
     let job = wait_for(&format!("{step}: quiet, and what runs is recorded"), || {
-        let living = bearing(&mark);
+        let living = bearing(mark);
         let running: Vec<_> = list().filter(|job| job.status() == Status::Running).collect();
         let recorded = running.iter().find_map(|job| Identity::of(job.pid()?.cast_signed()));
         let ready = scene.path().join("one.daemon").exists();
@@ -463,7 +472,7 @@ fn crash(step: &str) -> Option<Identity> {
             Identity::of(process.pid.cast_signed()).into_iter().for_each(Identity::kill);
         }
     }
-    wait_for(&format!("{step}: nothing is left"), || bearing(&mark).is_empty().then_some(()));
+    wait_for(&format!("{step}: nothing is left"), || bearing(mark).is_empty().then_some(()));
     job
 }
 
@@ -476,6 +485,20 @@ fn an_owner_killed_at_any_step_leaves_nothing_unrecorded() {
     // The shim may have answered before it.
     crash("order-sent");
     assert!(crash("answered").is_some());
+}
+
+/// The same at moments that nobody chose.
+#[test]
+fn an_owner_killed_at_any_moment_leaves_nothing_unrecorded() {
+    for micros in (0..24).map(|round| round * 700) {
+        let scene = Scene::new();
+        let mut command = scene.owner("one");
+        let mark = case(&mut command, &micros.to_string());
+        let mut owner = Guarded(command.spawn().expect("owner"));
+        std::thread::sleep(Duration::from_micros(micros));
+        owner.kill();
+        settled(&scene, &format!("{micros} µs"), &mark);
+    }
 }
 
 #[test]
