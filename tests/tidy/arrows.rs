@@ -49,7 +49,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["supervisor", "child", "ledger"],
             &["attach", "order"],
             &["connection"],
-            &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off"],
+            &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
             &["owner"],
         ],
     ),

@@ -10,6 +10,7 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod exempt;
 pub mod exit;
 pub mod inherit;
 #[cfg(target_os = "linux")]
@@ -65,6 +66,7 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod table;
 
+pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};

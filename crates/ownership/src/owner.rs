@@ -122,8 +122,8 @@ pub fn set_default(owner: Owner) -> bool {
     DEFAULT.set(owner).is_ok()
 }
 
-/// When this process was started as a guard, runs it to its end. Call it first in `main`, before any
-/// thread exists.
+/// When this process was started as a guard, or as the shim of an exempt job, runs it to its end. Call it
+/// first in `main`, before any thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
     let role = std::env::args_os().nth(1)?;
@@ -131,6 +131,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         Some(crate::client::run_keeper())
     } else if is_role(&role, SUPERVISOR_ROLE) {
         Some(crate::client::run_supervisor())
+    } else if role == crate::exempt::SHIM_ROLE {
+        Some(crate::exempt::run_shim())
     } else {
         None
     }

@@ -246,6 +246,7 @@ fn fields_of(event: Event) -> Fields {
                 ExitStatus::Code(code) => (0, code),
                 ExitStatus::Signal { signal, core_dumped: false } => (1, signal),
                 ExitStatus::Signal { signal, core_dumped: true } => (2, signal),
+                ExitStatus::Unknown => (3, 0),
             };
             Fields { spawn, pid, detail, value, ..with(2) }
         }
@@ -274,6 +275,7 @@ fn event_of(fields: &Fields) -> Option<Event> {
                 0 => ExitStatus::Code(value),
                 1 => ExitStatus::Signal { signal: value, core_dumped: false },
                 2 => ExitStatus::Signal { signal: value, core_dumped: true },
+                3 => ExitStatus::Unknown,
                 _ => return None,
             };
             Event::Exited { spawn, pid, status }

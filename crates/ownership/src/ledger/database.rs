@@ -226,7 +226,8 @@ type ExitColumns = (Option<i32>, Option<i32>, Option<bool>);
 
 fn exit_columns(exit: Option<ExitStatus>) -> ExitColumns {
     match exit {
-        None => (None, None, None),
+        // Nobody knows, or is to know, more than that it ended.
+        None | Some(ExitStatus::Unknown) => (None, None, None),
         Some(ExitStatus::Code(code)) => (Some(code), None, None),
         Some(ExitStatus::Signal { signal, core_dumped }) => (None, Some(signal), Some(core_dumped)),
     }
