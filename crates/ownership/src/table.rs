@@ -120,7 +120,7 @@ impl Row {
 #[derive(Debug)]
 pub(crate) struct Table {
     shared: Shared,
-    /// No row below this one is free.
+    /// No row below this one was free when we last looked.
     first_free: usize,
 }
 
@@ -158,12 +158,15 @@ impl Table {
         id: u64,
         grace: Duration,
     ) -> Option<Slot> {
-        let slot = (self.first_free..ROWS).map(Slot).find(|slot| {
-            // Between claim and intent it is nobody's, and forgotten if its taker dies.
-            let taken = state(0, holder);
+        // Between claim and intent it is nobody's, and forgotten if its taker dies.
+        let taken = state(0, holder);
+        let take = |slot: &Slot| {
             let order = Ordering::AcqRel;
             self.word(*slot, STATE).compare_exchange(0, taken, order, Ordering::Acquire).is_ok()
-        })?;
+        };
+        // What the other guard has freed below is found when nothing is free above.
+        let order = (self.first_free..ROWS).chain(0..self.first_free);
+        let slot = order.map(Slot).find(take)?;
         self.first_free = slot.0 + 1;
         let used = u64::try_from(slot.0 + 1).unwrap_or(u64::MAX);
         self.shared.words()[USED].fetch_max(used, Ordering::AcqRel);
@@ -445,8 +448,8 @@ mod tests {
             last = Some(claim(&mut table, 1, u64::try_from(scope).expect("number")));
         }
         assert_eq!(table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE), None);
-        table.free(last.expect("one"));
-        assert!(table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE).is_some());
+        second(&table).free(last.expect("one"));
+        assert_eq!(table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE), last, "the other one freed it");
     }
 
     #[test]
