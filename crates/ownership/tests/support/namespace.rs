@@ -1,6 +1,8 @@
 //! A pid namespace of its own for tests that recycle numbers or signal whomever they see: the test runs
 //! this binary again inside, as PID 1, for itself alone.
 
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "what the test inside has said")]
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 

@@ -107,11 +107,25 @@ impl Guards {
             let keeper = Identity::of(parent.parent()?).filter(|above| above.name() == HIGHEST)?;
             return Some(Self { keeper: Some(keeper), supervisor: parent });
         }
+        if parent.name() != HIGHEST {
+            return None;
+        }
         let below = children_of(parent.pid).into_iter().filter_map(Identity::of);
         let supervisor = below.into_iter().find(|one| one.name() == BELOW && one.lives());
         Some(match supervisor {
             Some(supervisor) => Self { keeper: Some(parent), supervisor },
             None => Self { keeper: None, supervisor: parent },
+        })
+    }
+
+    /// A pair of guards with this variable in its environment. Finds those that replaced a pair of which
+    /// both had died: they are nobody's parent.
+    pub(crate) fn marked(entry: &str) -> Option<Self> {
+        let minders = everybody().filter(|who| who.name() == BELOW && who.lives());
+        let mut marked = minders.filter(|who| who.has_variable(entry));
+        marked.find_map(|supervisor| {
+            let keeper = Identity::of(supervisor.parent()?).filter(|one| one.name() == HIGHEST)?;
+            Some(Self { keeper: Some(keeper), supervisor })
         })
     }
 }

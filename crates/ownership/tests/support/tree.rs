@@ -85,7 +85,7 @@ impl TreeOwner {
     /// Its guards as they are now; `None` while one is being replaced.
     pub(crate) fn guards(&self) -> Option<Guards> {
         let child = self.members.first().expect("members").1;
-        Guards::of(child)
+        Guards::of(child).or_else(|| Guards::marked(&self.marker))
     }
 
     /// A process that writes its number into a file of this name.
