@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "it starts owners bare, and measures")]
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ mod scripted;
 use player::{DEADLINE, Player};
 use process::{Identity, everybody};
 use rounds::{Random, Script, Step};
+
+/// Everybody is gone by then: the longest grace is a scope's own, of 3 s.
+const GONE: Duration = Duration::from_secs(8);
 
 /// The role of an owner.
 const OWNER: &str = "@chaos-owner";
@@ -71,6 +75,8 @@ enum Victim {
     Keeper,
     Supervisor,
     Child,
+    /// A child that starts others.
+    Worker,
 }
 
 #[derive(Default)]
@@ -152,7 +158,8 @@ fn play_round(
     others: &HashSet<Identity>,
 ) -> (Victim, Report) {
     let mut faults = Vec::new();
-    let mut player = Player::start(&mut owner());
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut player = Player::start(owner().env("DIR", dir.path()));
     let mut script = Script::default();
     script.write(random);
     for line in &script.lines {
@@ -161,9 +168,9 @@ fn play_round(
     player.until("a first child", |player| !player.alive().is_empty()).expect("a first child");
     let within = if random.below(4) == 0 { 3_000 } else { 120_000 };
     player.listen_for(Duration::from_micros(random.below(within)));
-    let (victim, who) = choose(random, &player, has_keeper);
+    let (victim, who) = choose(random, &player, &script, has_keeper);
     who.kill();
-    if victim == Victim::Child {
+    if matches!(victim, Victim::Child | Victim::Worker) {
         player.killed.insert(who);
     }
     let at_once = matches!(victim, Victim::Keeper | Victim::Supervisor) && random.below(3) == 0;
@@ -172,7 +179,7 @@ fn play_round(
         // The owner dies while its guard is being replaced.
         player.listen_for(Duration::from_micros(random.below(4_000)));
     } else if victim != Victim::Owner {
-        match check(&mut player, &script) {
+        match check(&mut player, &script, dir.path()) {
             Ok(living) => checked = living,
             Err(fault) => faults.push(fault),
         }
@@ -181,7 +188,7 @@ fn play_round(
     let since = Instant::now();
     player.identity.kill();
     let mut left = left(others);
-    while !left.is_empty() && since.elapsed() < DEADLINE {
+    while !left.is_empty() && since.elapsed() < GONE {
         std::thread::sleep(Duration::from_millis(1));
         left = self::left(others);
     }
@@ -193,27 +200,29 @@ fn play_round(
     (victim, Report { to_empty, checked, faults })
 }
 
-fn choose(random: &mut Random, player: &Player, has_keeper: bool) -> (Victim, Identity) {
-    let owner = (Victim::Owner, player.identity);
-    match random.below(4) {
-        0 => owner,
-        1 => {
-            let alive = player.alive();
-            let at = usize::try_from(random.below(alive.len().max(1) as u64)).expect("small");
-            alive.get(at).map_or(owner, |who| (Victim::Child, *who))
-        }
-        which => match player.guards() {
-            Some(process::Guards { keeper: Some(keeper), .. }) if which == 2 => {
-                (Victim::Keeper, keeper)
-            }
-            Some(guards) if has_keeper => (Victim::Supervisor, guards.supervisor),
-            _ => owner,
-        },
-    }
+fn choose(
+    random: &mut Random,
+    player: &Player,
+    script: &Script,
+    has_keeper: bool,
+) -> (Victim, Identity) {
+    let mut any = |of: Vec<Identity>| {
+        let at = usize::try_from(random.below(of.len().max(1) as u64)).expect("few");
+        of.get(at).copied()
+    };
+    let alive = any(player.alive()).map(|who| (Victim::Child, who));
+    let workers = script.workers.iter().filter_map(|id| player.started.get(id).copied());
+    let worker = any(workers.filter(|who| who.lives()).collect()).map(|who| (Victim::Worker, who));
+    let guards = player.guards().filter(|_| has_keeper);
+    let keeper = guards.and_then(|guards| Some((Victim::Keeper, guards.keeper?)));
+    let supervisor = guards.map(|guards| (Victim::Supervisor, guards.supervisor));
+    let kinds = [None, alive, worker, keeper, supervisor];
+    let chosen = kinds.get(usize::try_from(random.below(5)).expect("few")).copied().flatten();
+    chosen.unwrap_or((Victim::Owner, player.identity))
 }
 
 /// The owner lives: all it was told is done, and every child of it that should live does. How many.
-fn check(player: &mut Player, script: &Script) -> Result<usize, String> {
+fn check(player: &mut Player, script: &Script, dir: &Path) -> Result<usize, String> {
     player.ping()?;
     // Ends that were ordered are told when they are over.
     player.until("every end is told", |player| {
@@ -231,7 +240,27 @@ fn check(player: &mut Player, script: &Script) -> Result<usize, String> {
             None => return Err(format!("UNANSWERED: child {id}: {:?}", player.of(*id))),
         }
     }
+    for worker in script.workers.iter().filter(|id| living.contains(id)) {
+        if !goes_on(&dir.join(format!("worker.{worker}"))) {
+            return Err(format!("DEAF: nothing that worker {worker} asks for is started any more"));
+        }
+    }
     Ok(living.len())
+}
+
+/// Whether a worker still starts programs: its count grows.
+fn goes_on(count: &Path) -> bool {
+    let read = || std::fs::read_to_string(count).ok().and_then(|text| text.parse::<u64>().ok());
+    let (until, mut before) = (Instant::now() + DEADLINE, None);
+    while Instant::now() < until {
+        match (before, read()) {
+            (Some(before), Some(now)) if now > before => return true,
+            (None, now) => before = now,
+            (Some(_), _) => {}
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
 }
 
 /// What is told of children that does not fit to what was done with them.
@@ -261,7 +290,7 @@ fn bury() {
 
 /// A process that belongs to nobody, and holds a lock.
 #[expect(clippy::zombie_processes, reason = "it ends with the namespace")]
-fn stranger(dir: &std::path::Path) {
+fn stranger(dir: &Path) {
     let path = dir.join("lock");
     let mut command = Command::new("flock");
     command.arg("--no-fork").arg(path).args(["sleep", "100000"]).spawn().expect("flock");
@@ -272,7 +301,7 @@ fn stranger(dir: &std::path::Path) {
     }
 }
 
-fn holds_lock(dir: &std::path::Path) -> bool {
+fn holds_lock(dir: &Path) -> bool {
     let lock = std::fs::File::create(dir.join("lock")).expect("a lock");
     matches!(lock.try_lock(), Err(std::fs::TryLockError::WouldBlock))
 }

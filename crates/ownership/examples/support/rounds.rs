@@ -61,6 +61,7 @@ pub(crate) struct Script {
     /// Everything that is asked for, and the scope that it is in.
     asked: BTreeMap<u32, Option<u32>>,
     scopes: Vec<u32>,
+    pub(crate) workers: Vec<u32>,
     /// What ends, by order or by itself.
     pub(crate) over: Vec<u32>,
 }
@@ -70,7 +71,10 @@ impl Script {
         let line = match step {
             Step::Sleeper(id) => self.ask(id, None, format!("spawn {id} {GRACE} exec sleep 600")),
             Step::Tree(id) => self.ask(id, None, format!("spawn {id} {GRACE} {TREE}")),
-            Step::Worker(id) => self.ask(id, None, format!("worker {id} {GRACE}")),
+            Step::Worker(id) => {
+                self.workers.push(id);
+                self.ask(id, None, format!("worker {id} {GRACE}"))
+            }
             Step::Brief(id) => {
                 self.over.push(id);
                 self.ask(id, None, format!("spawn {id} {GRACE} exit {}", id % 100))
@@ -124,8 +128,8 @@ impl Script {
         for id in 3..STEPS {
             let step = match random.below(12) {
                 0..3 => Step::Sleeper(id),
-                3 | 4 => Step::Tree(id),
-                5 => Step::Worker(id),
+                3 => Step::Tree(id),
+                4 | 5 => Step::Worker(id),
                 6 => Step::Brief(id),
                 7 => Step::Scope(id),
                 8 | 9 => match self.pick(random, true) {

@@ -126,20 +126,30 @@ fn millis(text: &str) -> Duration {
     Duration::from_millis(text.parse().expect("milliseconds"))
 }
 
-/// Starts programs over its line, short ones all the time and one that stays. Without a line it stays too.
+/// Starts programs over its line: one that stays, and short ones all the time. How many of these there
+/// were is always in `$DIR/worker.ID`. Without a line it stays too.
 fn work() -> ExitCode {
     let owner = ownership::inherit::take(LINE).map(Owner::inherited);
     if let Ok(owner) = owner {
         let script = |text: &str| Spawn::new("/bin/sh").arg("-c").arg(text);
         let stays = owner.spawn(script("exec sleep 600"), |_| {});
+        let mut count = 0_u64;
         while let Ok(short) = owner.spawn(script("exec sleep 0.01"), |_| {}) {
             if short.wait().is_none() {
                 break;
             }
+            count += 1;
+            say_count(count);
         }
         std::mem::forget(stays);
     }
     loop {
         std::thread::park();
     }
+}
+
+fn say_count(count: u64) {
+    let (Some(dir), Ok(id)) = (std::env::var_os("DIR"), std::env::var("SPAWN_ID")) else { return };
+    // Its folder goes when its round is over, and it a moment later.
+    std::fs::write(std::path::Path::new(&dir).join(format!("worker.{id}")), count.to_string()).ok();
 }
