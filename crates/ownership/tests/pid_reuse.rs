@@ -238,7 +238,7 @@ fn a_stranger_with_the_number_of_an_owner_is_not_touched() {
 }
 
 fn no_guards() -> bool {
-    everybody().all(|who| !who.lives() || !matches!(who.name().as_str(), "warden" | "minder"))
+    everybody().all(|who| !process::is_guard(who))
 }
 
 /// A stranger gets the number of a guard that was killed; what is left of the guards goes on and ends.

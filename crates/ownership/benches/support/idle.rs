@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::owners::{Kind, Peers, Running, Shape};
-use super::process::{Identity, children_of, everybody};
+use super::process::{Identity, children_of, everybody, is_guard};
 
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -63,9 +63,8 @@ fn guards(kind: Kind, running: &Running) -> Vec<Identity> {
             let all = below.into_iter().filter_map(Identity::of);
             all.filter(|who| !running.members.contains(who)).collect()
         }
-        Kind::Small | Kind::Itself => everybody()
-            .filter(|who| matches!(who.name().as_str(), "warden" | "minder"))
-            .filter(|who| who.has_variable(&running.mark))
-            .collect(),
+        Kind::Small | Kind::Itself => {
+            everybody().filter(|who| is_guard(*who) && who.has_variable(&running.mark)).collect()
+        }
     }
 }

@@ -86,9 +86,13 @@ pub(crate) fn children_of(parent: i32) -> HashSet<i32> {
     everybody().filter(|who| who.parent() == Some(parent)).map(|who| who.pid).collect()
 }
 
-/// Names under which the guards show themselves: the one that stands highest, and one below a keeper.
-const HIGHEST: &str = "warden";
-const BELOW: &str = "minder";
+/// Names under which guards show themselves.
+const NAMES: [&str; 2] = ["warden", "minder"];
+
+/// Whether it is a guard, by its name.
+pub(crate) fn is_guard(who: Identity) -> bool {
+    NAMES.contains(&who.name().as_str()) && who.lives()
+}
 
 /// Who guards a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,31 +104,24 @@ pub(crate) struct Guards {
 
 impl Guards {
     /// The guards of a child that they started: its parent is one of them, whichever has outlived the
-    /// other. `None` while one of them is missing.
+    /// other. `None` where its parent is no guard.
     pub(crate) fn of(child: Identity) -> Option<Self> {
-        let parent = Identity::of(child.parent()?)?;
-        if parent.name() == BELOW {
-            let keeper = Identity::of(parent.parent()?).filter(|above| above.name() == HIGHEST)?;
-            return Some(Self { keeper: Some(keeper), supervisor: parent });
+        let parent = Identity::of(child.parent()?).filter(|parent| is_guard(*parent))?;
+        let mut below = children_of(parent.pid).into_iter().filter_map(Identity::of);
+        if let Some(supervisor) = below.find(|one| is_guard(*one)) {
+            return Some(Self { keeper: Some(parent), supervisor });
         }
-        if parent.name() != HIGHEST {
-            return None;
-        }
-        let below = children_of(parent.pid).into_iter().filter_map(Identity::of);
-        let supervisor = below.into_iter().find(|one| one.name() == BELOW && one.lives());
-        Some(match supervisor {
-            Some(supervisor) => Self { keeper: Some(parent), supervisor },
-            None => Self { keeper: None, supervisor: parent },
-        })
+        let keeper = parent.parent().and_then(Identity::of).filter(|above| is_guard(*above));
+        Some(Self { keeper, supervisor: parent })
     }
 
     /// A pair of guards with this variable in its environment. Finds those that replaced a pair of which
     /// both had died: they are nobody's parent.
     pub(crate) fn marked(entry: &str) -> Option<Self> {
-        let minders = everybody().filter(|who| who.name() == BELOW && who.lives());
-        let mut marked = minders.filter(|who| who.has_variable(entry));
+        let guards = everybody().filter(|who| is_guard(*who));
+        let mut marked = guards.filter(|who| who.has_variable(entry));
         marked.find_map(|supervisor| {
-            let keeper = Identity::of(supervisor.parent()?).filter(|one| one.name() == HIGHEST)?;
+            let keeper = Identity::of(supervisor.parent()?).filter(|above| is_guard(*above))?;
             Some(Self { keeper: Some(keeper), supervisor })
         })
     }
