@@ -100,6 +100,23 @@ fn play(steps: &[Step]) {
     around.assert_all_gone(&owner);
 }
 
+/// The one case without an heir: the owner and whoever guards it die at once. What they leave lives on, and
+/// each of it bears the mark of its owner or stands below somebody who does.
+#[test]
+fn whoever_outlives_all_of_them_can_be_told_by_its_mark() {
+    let around = Bystanders::start();
+    let owner = TreeOwner::start(GRACE, "");
+    let guards = owner.guards().expect("guards");
+    let keeper = guards.keeper.into_iter();
+    kill_at_once(&keeper.chain([guards.supervisor, owner.identity()]).collect::<Vec<_>>());
+    for (name, member) in &owner.members {
+        let above = std::iter::successors(Some(*member), |who| Identity::of(who.parent()?));
+        let marked = above.take(8).any(|who| who.has_key("OWNERSHIP_TAG"));
+        assert!(marked || !member.lives(), "nothing tells whose {name} is");
+    }
+    around.assert_untouched();
+}
+
 /// All handles are there before the first one is used, so that nothing lies between the signals.
 fn kill_at_once(whom: &[Identity]) {
     let handles: Vec<_> = whom.iter().map(|who| who.handle().expect("it lives")).collect();

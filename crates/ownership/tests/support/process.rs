@@ -70,8 +70,17 @@ impl Identity {
 
     /// Whether its environment holds `entry`. The dead have none, and some clear theirs.
     pub(crate) fn has_variable(self, entry: &str) -> bool {
-        let environ = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
-        environ.split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+        self.environment().split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+    }
+
+    /// Whether its environment has something under `key`.
+    pub(crate) fn has_key(self, key: &str) -> bool {
+        let head = format!("{key}=");
+        self.environment().split(|byte| *byte == 0).any(|one| one.starts_with(head.as_bytes()))
+    }
+
+    fn environment(self) -> Vec<u8> {
+        fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default()
     }
 }
 
