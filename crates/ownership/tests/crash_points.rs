@@ -10,7 +10,7 @@ use std::path::Path;
 
 use support::matrix::{Case, run};
 use support::process::{Identity, everybody};
-use support::{example, process, wait_for};
+use support::{example, process, wait_for, wait_for_nobody};
 
 #[path = "../examples/support/player.rs"]
 mod player;
@@ -119,11 +119,9 @@ impl Scene {
     fn end(self) {
         self.player.identity.kill();
         let mark = self.mark();
-        let mut left = Vec::new();
-        wait_for("nothing is left", || {
-            left = everybody().filter(|who| who.lives() && who.has_variable(&mark)).collect();
-            left.retain(|who| *who != self.player.identity);
-            left.is_empty().then_some(())
+        wait_for_nobody(|| {
+            let left = everybody().filter(|who| who.lives() && who.has_variable(&mark));
+            left.filter(|who| *who != self.player.identity).collect()
         });
     }
 }

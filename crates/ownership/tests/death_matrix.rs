@@ -136,7 +136,7 @@ fn a_copy_of_the_owner_does_not_keep_its_tree() {
     assert!(holds_a_socket(copy.pid), "it holds the owner's line");
     owner.signal(Signal::KILL);
     owner.process.wait().expect("the owner ends");
-    let only_the_copy = || owner.left().iter().all(|(_, who)| *who == copy).then_some(());
+    let only_the_copy = || owner.left().iter().all(|who| *who == copy).then_some(());
     wait_for("nothing is left but the copy", only_the_copy);
     assert!(copy.lives(), "a copy is none of our children");
     copy.kill();

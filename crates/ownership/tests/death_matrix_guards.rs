@@ -108,11 +108,18 @@ fn whoever_outlives_all_of_them_can_be_told_by_its_mark() {
     let owner = TreeOwner::start(GRACE, "");
     let guards = owner.guards().expect("guards");
     let keeper = guards.keeper.into_iter();
-    kill_at_once(&keeper.chain([guards.supervisor, owner.identity()]).collect::<Vec<_>>());
+    let all: Vec<_> = keeper.chain([guards.supervisor, owner.identity()]).collect();
+    for who in &all {
+        // Nobody does anything between the first death and the last.
+        assert!(who.signal(Signal::STOP));
+        wait_for("stopped", || (who.state()? == "T").then_some(()));
+    }
+    kill_at_once(&all);
     for (name, member) in &owner.members {
         let above = std::iter::successors(Some(*member), |who| Identity::of(who.parent()?));
-        let marked = above.take(8).any(|who| who.has_key("OWNERSHIP_TAG"));
-        assert!(marked || !member.lives(), "nothing tells whose {name} is");
+        let above: Vec<_> = above.take(8).collect();
+        let marked = above.iter().any(|who| who.has_key("OWNERSHIP_TAG"));
+        assert!(marked || !member.lives(), "nothing tells whose {name} is, below {above:?}");
     }
     around.assert_untouched();
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::{Stranger, TreeOwner, wait_for};
+use super::{Stranger, TreeOwner, wait_for_nobody};
 
 /// What the member that ignores TERM costs each case.
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
@@ -72,14 +72,7 @@ impl Bystanders {
 
     /// Nothing is left of an owner that has ended, its guards have left too, and nobody else was hit.
     pub(crate) fn assert_all_gone(&self, owner: &TreeOwner) {
-        let mut left = Vec::new();
-        let gone = catch_unwind(AssertUnwindSafe(|| {
-            wait_for("nothing is left", || {
-                left = owner.left();
-                left.is_empty().then_some(())
-            });
-        }));
-        assert!(gone.is_ok(), "left: {left:?}");
+        wait_for_nobody(|| owner.left());
         self.assert_untouched();
     }
 }

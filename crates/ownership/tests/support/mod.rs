@@ -53,6 +53,21 @@ pub(crate) fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T 
     }
 }
 
+/// Waits until nobody is left.
+pub(crate) fn wait_for_nobody(left: impl Fn() -> Vec<Identity>) {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let left = left();
+        if left.is_empty() {
+            return;
+        }
+        let shown = |who: &Identity| format!("{} {} below {:?}", who.pid, who.name(), who.parent());
+        let shown: Vec<_> = left.iter().map(shown).collect();
+        assert!(Instant::now() < until, "left in the end: {shown:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The processes whose numbers stand in the files of `dir`, by file name; files appear when the
 /// processes are ready.
 pub(crate) fn recorded(dir: &Path, name: &str) -> Identity {

@@ -107,14 +107,14 @@ impl TreeOwner {
     }
 
     /// Who is left of the tree and its guards, also of what was started later; the owner itself apart.
-    pub(crate) fn left(&self) -> Vec<(String, Identity)> {
+    pub(crate) fn left(&self) -> Vec<Identity> {
         let owner = self.process.id().cast_signed();
         let marked = everybody().filter(|who| who.pid != owner && who.has_variable(&self.marker));
         let mut left: Vec<_> = marked.filter(|who| who.lives()).collect();
         left.extend(self.members.iter().map(|(_, who)| *who).filter(|who| who.lives()));
         left.sort_by_key(|who| who.pid);
         left.dedup();
-        left.into_iter().map(|who| (who.name(), who)).collect()
+        left
     }
 
     /// Says how it is to end, or what it is to do first.
@@ -142,7 +142,7 @@ impl Drop for TreeOwner {
             if left.is_empty() {
                 return;
             }
-            left.iter().for_each(|(_, who)| who.kill());
+            left.iter().for_each(|who| who.kill());
         }
     }
 }
