@@ -241,8 +241,10 @@ fn check(player: &mut Player, script: &Script, dir: &Path) -> Result<usize, Stri
         }
     }
     for worker in script.workers.iter().filter(|id| living.contains(id)) {
-        if !goes_on(&dir.join(format!("worker.{worker}"))) {
-            return Err(format!("DEAF: nothing that worker {worker} asks for is started any more"));
+        let count = dir.join(format!("worker.{worker}"));
+        if !goes_on(&count) {
+            let last = std::fs::read_to_string(count).unwrap_or_default();
+            return Err(format!("DEAF: worker {worker} starts nothing any more: {last}"));
         }
     }
     Ok(living.len())

@@ -38,8 +38,8 @@ const SWEEPING: [&str; 2] = ["ending", "killing"];
 /// Steps of guards that come to be.
 const COMING: [&str; 2] = ["hello", "takeover"];
 
-/// Which of the events of a kind; there is one of each kind for each child.
-const WHICH: [u32; 3] = [1, 3, 5];
+/// Which of the events of a kind, besides the first; there is one of each kind for each child.
+const WHICH: [u32; 2] = [3, 5];
 
 /// Children that stay, that end by themselves, and that are ended.
 const STAY: [u32; 5] = [1, 2, 3, 4, 5];
@@ -153,7 +153,8 @@ fn guards_know_the_hook() -> bool {
 }
 
 fn steps(steps: &[&str]) -> Vec<String> {
-    steps.iter().flat_map(|step| WHICH.map(|which| format!("{step}:{which}"))).collect()
+    let later = |step: &&str| WHICH.map(|which| format!("{step}:{which}"));
+    steps.iter().map(ToString::to_string).chain(steps.iter().flat_map(later)).collect()
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn a_guard_that_dies_while_it_serves_costs_nothing() {
             scene.play();
             scene.check();
             // The first one may have died before anybody could look.
-            if !step.ends_with(":1") {
+            if step.contains(':') {
                 assert!(scene.first.is_some(), "a pair was there");
                 assert_ne!(scene.first, scene.guards(), "one of them has come to this step");
             }

@@ -127,19 +127,27 @@ fn millis(text: &str) -> Duration {
 }
 
 /// Starts programs over its line: one that stays, and short ones all the time. How many of these there
-/// were is always in `$DIR/worker.ID`. Without a line it stays too.
+/// were, or why there are no more, is always in `$DIR/worker.ID`. Without a line it stays too.
 fn work() -> ExitCode {
     let owner = ownership::inherit::take(LINE).map(Owner::inherited);
     if let Ok(owner) = owner {
         let script = |text: &str| Spawn::new("/bin/sh").arg("-c").arg(text);
         let stays = owner.spawn(script("exec sleep 600"), |_| {});
-        let mut count = 0_u64;
-        while let Ok(short) = owner.spawn(script("exec sleep 0.01"), |_| {}) {
-            if short.wait().is_none() {
-                break;
+        for count in 1_u64.. {
+            match owner.spawn(script("exec sleep 0.01"), |_| {}) {
+                Ok(short) => {
+                    let end = short.wait();
+                    note(&count.to_string());
+                    if end.is_none() {
+                        note("the end of a child was not told");
+                        break;
+                    }
+                }
+                Err(error) => {
+                    note(&error.to_string());
+                    break;
+                }
             }
-            count += 1;
-            say_count(count);
         }
         std::mem::forget(stays);
     }
@@ -148,8 +156,8 @@ fn work() -> ExitCode {
     }
 }
 
-fn say_count(count: u64) {
+fn note(what: &str) {
     let (Some(dir), Ok(id)) = (std::env::var_os("DIR"), std::env::var("SPAWN_ID")) else { return };
     // Its folder goes when its round is over, and it a moment later.
-    std::fs::write(std::path::Path::new(&dir).join(format!("worker.{id}")), count.to_string()).ok();
+    std::fs::write(std::path::Path::new(&dir).join(format!("worker.{id}")), what).ok();
 }

@@ -113,15 +113,21 @@ pub(crate) struct Guards {
 
 impl Guards {
     /// The guards of a child that they started: its parent is one of them, whichever has outlived the
-    /// other. `None` where its parent is no guard.
+    /// other. `None` where its parent is no guard, or is just starting somebody: a child that has not
+    /// executed anything yet bears its parent's name.
     pub(crate) fn of(child: Identity) -> Option<Self> {
         let parent = Identity::of(child.parent()?).filter(|parent| is_guard(*parent))?;
-        let mut below = children_of(parent.pid).into_iter().filter_map(Identity::of);
-        if let Some(supervisor) = below.find(|one| is_guard(*one)) {
-            return Some(Self { keeper: Some(parent), supervisor });
+        let above = parent.parent().and_then(Identity::of).filter(|above| is_guard(*above));
+        if let Some(keeper) = above {
+            return Some(Self { keeper: Some(keeper), supervisor: parent });
         }
-        let keeper = parent.parent().and_then(Identity::of).filter(|above| is_guard(*above));
-        Some(Self { keeper, supervisor: parent })
+        let mut below = children_of(parent.pid).into_iter().filter_map(Identity::of);
+        let Some(supervisor) = below.find(|one| is_guard(*one)) else {
+            return Some(Self { keeper: None, supervisor: parent });
+        };
+        // Whoever starts somebody sleeps until that has executed (man 2 vfork).
+        let settled = parent.state()? != "D" && is_guard(supervisor);
+        settled.then_some(Self { keeper: Some(parent), supervisor })
     }
 
     /// A pair of guards with this variable in its environment. Finds those that replaced a pair of which
@@ -131,7 +137,9 @@ impl Guards {
         let mut marked = guards.filter(|who| who.has_variable(entry));
         marked.find_map(|supervisor| {
             let keeper = Identity::of(supervisor.parent()?).filter(|above| is_guard(*above))?;
-            Some(Self { keeper: Some(keeper), supervisor })
+            let settled = keeper.state()? != "D" && is_guard(supervisor);
+            let top = keeper.parent().and_then(Identity::of).is_none_or(|above| !is_guard(above));
+            (settled && top).then_some(Self { keeper: Some(keeper), supervisor })
         })
     }
 }
