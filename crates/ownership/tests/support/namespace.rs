@@ -22,7 +22,8 @@ pub(crate) fn enter(name: &str, limit: Duration) -> bool {
     let mut command = Command::new("setsid");
     command.args(["-w", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
     command.arg(std::env::current_exe().expect("this program"));
-    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    command.args(["--exact", name, "--include-ignored", "--nocapture", "--test-threads=1"]);
+    command.env(INSIDE, "1");
     command.stdin(std::process::Stdio::null()).stdout(create(&out)).stderr(create(&error));
     let mut inside = command.spawn().expect("setsid");
     let until = Instant::now() + limit;
