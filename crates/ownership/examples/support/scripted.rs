@@ -3,7 +3,7 @@
 //! Reads: `spawn ID GRACE_MS SCRIPT` (a shell, with `SPAWN_ID` set), `worker ID GRACE_MS` (a child with a
 //! line, which starts programs over it all the time), `scope ID`, `within SCOPE ID GRACE_MS SCRIPT`,
 //! `end ID GRACE_MS`, `drop ID`, `ping`. The end of input ends it.
-//! Says: `started ID PID`, `opened ID`, `failed ID WHY`, `exited ID STATUS`, `emptied ID LEFT`, `lost ID`,
+//! Says: `started ID PID`, `opened ID`, `failed ID WHY`, `exited ID STATUS` (`unknown` if so), `emptied ID LEFT`, `lost ID`,
 //! `pong`.
 
 use std::collections::HashMap;
@@ -11,9 +11,7 @@ use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ownership::{
-    ChildEvent, Emptied, Exit, ExitStatus, Owned, Owner, Program, Scope, Spawn, SpawnError,
-};
+use ownership::{ChildEvent, ExitStatus, Owned, Owner, Program, Scope, Spawn, SpawnError};
 
 /// The role of a worker of it; any program that may be one gives it to [`run`].
 pub(crate) const WORKER: &str = "@scripted-worker";
@@ -98,20 +96,23 @@ fn failed(id: &str, error: &SpawnError) {
     say(format_args!("failed {id} {}", error.to_string().replace('\n', " ")));
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "as any user of a type that may grow")]
 fn tell(id: String) -> impl FnMut(ChildEvent) + Send + 'static {
     move |event| match event {
-        ChildEvent::Exited(Exit { status: ExitStatus::Code(code), .. }) => {
-            say(format_args!("exited {id} {code}"));
-        }
-        ChildEvent::Exited(Exit { status: ExitStatus::Signal { signal, .. }, .. }) => {
-            say(format_args!("exited {id} -{signal}"));
-        }
-        ChildEvent::Emptied(Emptied { left, .. }) => {
-            say(format_args!("emptied {id} {}", left.len()));
-        }
+        ChildEvent::Exited(exit) => say(format_args!("exited {id} {}", status(exit.status))),
+        ChildEvent::Emptied(emptied) => say(format_args!("emptied {id} {}", emptied.left.len())),
         ChildEvent::Lost => say(format_args!("lost {id}")),
         other => say(format_args!("other {id} {other:?}")),
+    }
+}
+
+/// The code, or the signal's number with a minus.
+fn status(status: ExitStatus) -> String {
+    if let ExitStatus::Code(code) = status {
+        code.to_string()
+    } else if let ExitStatus::Signal { signal, .. } = status {
+        format!("-{signal}")
+    } else {
+        "unknown".to_owned()
     }
 }
 
