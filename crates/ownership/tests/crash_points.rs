@@ -7,6 +7,7 @@
 mod support;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use support::matrix::{Case, run};
 use support::process::{Identity, everybody};
@@ -156,8 +157,25 @@ fn guards_know_the_hook() -> bool {
     known
 }
 
+/// Whether the hook counts, and is used up by the first guard that comes to its step. One that is not kills
+/// both guards where both come to it, which nobody could survive. Skips loudly where it does not.
+#[expect(clippy::print_stderr, reason = "skips loudly")]
+fn hook_counts() -> bool {
+    static COUNTS: OnceLock<bool> = OnceLock::new();
+    *COUNTS.get_or_init(|| {
+        let mut scene = Scene::start("claimed:2");
+        scene.play();
+        let counts = scene.first.is_some() && scene.first != scene.guards();
+        if !counts {
+            eprintln!("SKIPPED: {HOOK} does not count here, so only first steps are tried");
+        }
+        counts
+    })
+}
+
 fn steps(steps: &[&str]) -> Vec<String> {
-    let later = |step: &&str| WHICH.map(|which| format!("{step}:{which}"));
+    let which: &[u32] = if hook_counts() { &WHICH } else { &[] };
+    let later = |step: &&str| which.iter().map(|n| format!("{step}:{n}")).collect::<Vec<_>>();
     steps.iter().map(ToString::to_string).chain(steps.iter().flat_map(later)).collect()
 }
 
@@ -185,7 +203,7 @@ fn a_guard_that_dies_while_it_serves_costs_nothing() {
 
 #[test]
 fn a_guard_that_dies_while_it_ends_everything_has_an_heir() {
-    if !guards_know_the_hook() {
+    if !guards_know_the_hook() || !hook_counts() {
         return;
     }
     let cases = SWEEPING.iter().map(|step| {
