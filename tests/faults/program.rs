@@ -270,6 +270,10 @@ pub(crate) fn state(pid: u32) -> Option<char> {
     stat(pid)?.first()?.chars().next()
 }
 
+pub(crate) fn parent_of(pid: u32) -> Option<u32> {
+    stat(pid)?.get(1)?.parse().ok()
+}
+
 /// Every process that can be seen.
 pub(crate) fn all_pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap();

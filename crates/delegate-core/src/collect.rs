@@ -226,10 +226,14 @@ fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
         Some(ExitStatus::Signal { signal, .. }) => {
             format!("signal {signal} ({}) ended it", signal_name(signal))
         }
-        None if facts.lost => "how it ended is not known: its supervisor is gone".to_owned(),
+        Some(ExitStatus::Unknown) => NOT_KNOWN.to_owned(),
+        None if facts.lost => NOT_KNOWN.to_owned(),
         None => "it waits in the kernel and takes no signal yet".to_owned(),
     })
 }
+
+/// Both guards of it were killed.
+const NOT_KNOWN: &str = "how it ended is not known: its guards were killed";
 
 /// The judgement of a child that we stopped; the strongest reason wins.
 fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
@@ -311,7 +315,7 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
     Some(match facts.exit {
         Some(ExitStatus::Code(code)) => Cause::Exited { code },
         Some(ExitStatus::Signal { signal, core_dumped }) => Cause::Signaled { signal, core_dumped },
-        None => Cause::Lost,
+        Some(ExitStatus::Unknown) | None => Cause::Lost,
     })
 }
 
@@ -338,7 +342,7 @@ fn notes(facts: &Facts, said: &Said) -> Vec<String> {
             notes.push(format!("after its result it broke the protocol: {violation}"));
         }
         match facts.exit {
-            Some(ExitStatus::Code(0)) | None => {}
+            Some(ExitStatus::Code(0) | ExitStatus::Unknown) | None => {}
             Some(ExitStatus::Code(code)) => {
                 notes.push(format!("after its result it exited with code {code}"));
             }

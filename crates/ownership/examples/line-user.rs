@@ -1,15 +1,29 @@
 //! A fixture: a child that starts a process over the line that it was given as descriptor 4, writes
-//! its number into `DIR/inner`, and waits. `line-user DIR`.
+//! its number into `DIR/inner`, waits for the file `DIR/go`, does the same once more with `DIR/inner2`,
+//! and waits. `line-user DIR`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ownership::{Owner, Spawn};
+use ownership::{Owned, Owner, Spawn};
 
+#[expect(clippy::disallowed_methods, reason = "a fixture waits for a file")]
 fn main() {
     let dir = PathBuf::from(std::env::args_os().nth(1).expect("a directory"));
     let owner = Owner::inherited(ownership::inherit::take(4).expect("a line"));
+    let first = start(&owner, &dir, "inner");
+    while !dir.join("go").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = start(&owner, &dir, "inner2");
+    first.wait();
+    second.wait();
+}
+
+fn start(owner: &Owner, dir: &Path, name: &str) -> Owned {
     let child = owner.spawn(Spawn::new("sleep").arg("600"), |_| {}).expect("spawn");
-    std::fs::write(dir.join("inner.new"), format!("{}\n", child.pid())).expect("write");
-    std::fs::rename(dir.join("inner.new"), dir.join("inner")).expect("rename");
-    child.wait();
+    let new = dir.join(format!("{name}.new"));
+    std::fs::write(&new, format!("{}\n", child.pid())).expect("write");
+    std::fs::rename(new, dir.join(name)).expect("rename");
+    child
 }

@@ -1,4 +1,4 @@
-//! Starts a supervisor and makes sure that one is there.
+//! Starts the guards and makes sure that they are there.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,8 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::child::supervisor_error;
 use crate::line::{self, Received};
-use crate::program::SUPERVISOR_ROLE;
-use crate::program::{Kind, Program};
+use crate::program::{KEEPER_ROLE, Kind, Program};
 use crate::protocol::{Reply, VERSION};
 use crate::spawn::SpawnError;
 use crate::sys::{signal, wait};
@@ -23,11 +22,13 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// Largest reply: 32 processes with names, or less.
 pub(crate) const REPLY_BYTES: usize = 8 * 1024;
 
-/// Starts a supervisor and gives our end of its line. The stage that we start leaves at once, so that
-/// this process has no child that its program did not start.
-pub(crate) fn start_supervisor(
+/// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
+/// leaves at once, so that this process has no child that its program did not start. `before` is the
+/// number of the last guard that this owner had.
+pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
+    before: u32,
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -43,11 +44,7 @@ pub(crate) fn start_supervisor(
         std::fs::File::options().read(true).write(true).open("/dev/null").map_err(|error| {
             supervisor_error("/dev/null cannot be opened", error.raw_os_error())
         })?;
-    let mut argv =
-        vec![program.argv0.as_ref().map_or(&b"warden"[..], |name| name.as_bytes()).to_vec()];
-    if args.first().is_none_or(|first| first != SUPERVISOR_ROLE) {
-        argv.push(SUPERVISOR_ROLE.into());
-    }
+    let mut argv = vec![b"warden".to_vec(), format!("{KEEPER_ROLE}={before}").into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
     let stage = launch::start_stage(program, &argv, theirs.as_fd(), owner.as_fd(), null.as_fd())
         .map_err(|failure| SpawnError {
@@ -70,8 +67,9 @@ pub(crate) fn start_supervisor(
     if left { Ok(ours) } else { Err(supervisor_error("it is no supervisor", None)) }
 }
 
-/// The first record of every line; gives the supervisor's handle, which is on a line of its owner only.
-pub(crate) fn expect_hello(line: &OwnedFd) -> Result<Option<OwnedFd>, SpawnError> {
+/// The first record of every line: the number of the guard that serves it, and handles of it and, on a
+/// line of its owner, of its keeper.
+pub(crate) fn expect_hello(line: &OwnedFd) -> Result<(u32, Vec<OwnedFd>), SpawnError> {
     let none = || supervisor_error("it did not say hello", None);
     if !wait_readable(line.as_fd(), HELLO_LIMIT) {
         return Err(none());
@@ -82,9 +80,9 @@ pub(crate) fn expect_hello(line: &OwnedFd) -> Result<Option<OwnedFd>, SpawnError
         return Err(none());
     };
     match Reply::decode(&bytes) {
-        Some(Reply::Hello { version: VERSION, pid }) => {
-            tracing::debug!(pid, "supervisor is there");
-            Ok(fds.into_iter().next())
+        Some(Reply::Hello { version: VERSION, pid, generation }) => {
+            tracing::debug!(pid, generation, "supervisor is there");
+            Ok((generation, fds))
         }
         Some(Reply::Hello { version, .. }) => Err(supervisor_error(
             &format!("it speaks version {version}, this program {VERSION}: install both together"),

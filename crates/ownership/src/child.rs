@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
@@ -20,6 +22,7 @@ pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
 /// A child or scope, as its owner knows it.
 pub(crate) struct Child {
     pub(crate) id: u64,
+    pub(crate) grace: Duration,
     /// What the error of a failed start is about.
     program: PathBuf,
     dir: Option<PathBuf>,
@@ -42,14 +45,35 @@ struct Known {
     answer: Option<Result<Answer, SpawnError>>,
     /// The pidfd of a process that was started.
     handle: Option<Arc<OwnedFd>>,
+    pid: Pid,
+    /// The number in its mark.
+    scope: u64,
     exit: Option<Exit>,
     end: Option<End>,
+    wanted: Wanted,
+}
+
+/// What its owner wants of it, beside that it runs: said again to a guard that takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wanted {
+    /// That it ends, with this grace.
+    pub(crate) end: Option<Duration>,
+    pub(crate) paused: bool,
+}
+
+/// A process that another guard may take over.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) pid: Pid,
+    pub(crate) scope: u64,
+    pub(crate) handle: Arc<OwnedFd>,
 }
 
 /// A request ready to be sent, as often as needed.
 pub(crate) struct Packed {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) fds: Vec<OwnedFd>,
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    sent: AtomicBool,
 }
 
 /// What a start led to.
@@ -57,6 +81,8 @@ pub(crate) struct Packed {
 pub(crate) struct Answer {
     /// 0 for a scope without a process.
     pub(crate) pid: Pid,
+    /// The number in its mark.
+    pub(crate) scope: u64,
     /// The pidfd, or the line of a scope.
     pub(crate) fd: Arc<OwnedFd>,
 }
@@ -73,9 +99,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Child {
-    pub(crate) fn new(id: u64, program: PathBuf, dir: Option<PathBuf>, on_event: OnEvent) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        grace: Duration,
+        program: PathBuf,
+        dir: Option<PathBuf>,
+        on_event: OnEvent,
+    ) -> Self {
         Self {
             id,
+            grace,
             program,
             dir,
             known: Mutex::default(),
@@ -132,15 +165,38 @@ impl Child {
     pub(crate) fn answer(&self, answer: Result<Answer, SpawnError>) {
         let mut known = lock(&self.known);
         known.pending = None;
-        let process = answer.as_ref().ok().filter(|answer| answer.pid != 0);
-        known.handle = process.map(|answer| Arc::clone(&answer.fd));
+        if let Some(answer) = answer.as_ref().ok().filter(|answer| answer.pid != 0) {
+            known.handle = Some(Arc::clone(&answer.fd));
+            (known.pid, known.scope) = (answer.pid, answer.scope);
+        }
         known.answer = Some(answer);
         self.changed.notify_all();
     }
 
+    /// Its process, if it has one that is not known to have left its scope empty.
+    pub(crate) fn running(&self) -> Option<Running> {
+        let known = lock(&self.known);
+        let handle = Arc::clone(known.handle.as_ref().filter(|_| known.end.is_none())?);
+        Some(Running { pid: known.pid, scope: known.scope, handle })
+    }
+
+    /// Notes what is wanted of it, and gives all of it.
+    pub(crate) fn want(&self, change: impl FnOnce(&mut Wanted)) -> Wanted {
+        let mut known = lock(&self.known);
+        change(&mut known.wanted);
+        known.wanted
+    }
+
     /// Told to the callback first, so that who waits for it finds the callback's work done. Its panic is
     /// its own affair: the thread that calls it serves every other child too.
+    ///
+    /// What was said by one guard may be said again by the next: the second time is not told.
     pub(crate) fn tell(&self, event: ChildEvent) {
+        let known = lock(&self.known);
+        if known.end.is_some() || (known.exit.is_some() && matches!(event, ChildEvent::Exited(_))) {
+            return;
+        }
+        drop(known);
         let told = AssertUnwindSafe(|| lock(&self.on_event)(event.clone()));
         if catch_unwind(told).is_err() {
             tracing::error!(id = self.id, "the callback of a child panicked");
@@ -161,7 +217,7 @@ impl Child {
             (known.pending.is_some(), known.handle.clone())
         };
         if pending {
-            return self.answer(Err(supervisor_error("the supervisor died", None)));
+            return self.answer(Err(supervisor_error("its guards died", None)));
         }
         if let Some(handle) = handle {
             // Fails only when it is dead already.
@@ -213,6 +269,24 @@ impl Child {
 }
 
 impl Packed {
+    pub(crate) fn new(bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Self {
+        Self { bytes, fds, sent: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn mark_sent(&self) {
+        self.sent.store(true, Ordering::Relaxed);
+    }
+
+    /// No guard has read it.
+    pub(crate) fn mark_unsent(&self) {
+        self.sent.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a guard may have read it.
+    pub(crate) fn was_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
     /// Waits for room: a supervisor reads unless thousands of its replies are unread.
     pub(crate) fn send(&self, line: &OwnedFd) {
         let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();

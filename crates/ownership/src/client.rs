@@ -1,31 +1,36 @@
-//! The owning side's connection: starts a supervisor when there is none, sends requests, and one
-//! reader thread ("ownership-line") that takes what comes back to the children it is about.
+//! The asking side: starts the guards when there are none, sends requests, and one reader thread
+//! ("ownership-line") that takes what comes back to the children it is about.
 //!
 //! A request is unanswered until `Started`, `Opened` or `Failed`. A supervisor that says `Leaving` has
-//! done nothing of what it did not answer, so that goes to the next one. A line that ends without
-//! `Leaving` means that the supervisor died: what it had started is killed through its pidfds and
-//! reported as lost.
+//! done nothing of what it did not answer, so that goes to the next one. One that is replaced is
+//! followed by a `Hello` on the same line: after a `Resync`, what is still unanswered was lost and is
+//! asked for again, exactly once. A line that ends without `Leaving` means that both guards died: others
+//! are started and the children handed to them. On an inherited line there are no others: what was
+//! started over it is killed through its pidfds and reported as lost.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::attach::{REPLY_BYTES, expect_hello, start_supervisor};
+use crate::attach::{expect_hello, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
-use crate::child::{Packed, lock, request_error, supervisor_error};
+use crate::child::{Packed, Wanted, lock, request_error, supervisor_error};
+use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
-use crate::line::{self, Received};
+use crate::line;
 use crate::order::order;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
-use crate::spawn::{Spawn, SpawnError};
-pub(crate) use crate::supervisor_loop::run as run_supervisor;
-use crate::sys::{Pid, wait};
+use crate::spawn::{Phase, Spawn, SpawnError};
+pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
+use crate::sys::Pid;
+
+mod succession;
 
 /// One owner; all clones of an [`crate::Owner`] share it.
 pub(crate) struct Client {
@@ -44,7 +49,7 @@ impl fmt::Debug for Client {
 /// Where a line comes from when one is needed.
 #[derive(Debug)]
 enum Source {
-    /// A supervisor of our own.
+    /// Guards of our own.
     Start { program: Program, args: Vec<OsString> },
     /// A line that was handed to us; when it ends there is no other.
     Given,
@@ -52,11 +57,15 @@ enum Source {
 
 #[derive(Default)]
 struct State {
-    line: Option<Arc<OwnedFd>>,
+    line: Option<Arc<Connection>>,
     /// A given line that nobody reads yet.
     given: Option<OwnedFd>,
     children: HashMap<u64, Arc<Child>>,
     last_id: u64,
+    /// Number of the last guard that said hello.
+    generation: u32,
+    /// The last question to a guard that took over.
+    resync: Option<succession::Resync>,
 }
 
 impl Client {
@@ -86,8 +95,9 @@ impl Client {
             Kind::Open(_) => PathBuf::from("/proc/self/exe"),
         };
         let dir = spawn.dir.clone();
+        let grace = spawn.grace;
         let (mut order, fds) = order(spawn)?;
-        self.ask(program, dir, on_event, fds, |id| {
+        self.ask((program, dir, grace), on_event, fds, |id| {
             order.id = id;
             Request::Spawn(Box::new(order))
         })
@@ -100,13 +110,12 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let request = |id| Request::Open { id, grace };
-        self.ask(PathBuf::new(), None, on_event, Vec::new(), request)
+        self.ask((PathBuf::new(), None, grace), on_event, Vec::new(), request)
     }
 
     fn ask(
         self: &Arc<Self>,
-        program: PathBuf,
-        dir: Option<PathBuf>,
+        (program, dir, grace): (PathBuf, Option<PathBuf>, Duration),
         on_event: OnEvent,
         mut fds: Vec<OwnedFd>,
         request: impl FnOnce(u64) -> Request,
@@ -118,27 +127,31 @@ impl Client {
         let bytes = line::pack(request(id).encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
-        let packed = Arc::new(Packed { bytes, fds });
-        let child = Arc::new(Child::new(id, program, dir, on_event));
+        let packed = Arc::new(Packed::new(bytes, fds));
+        let child = Arc::new(Child::new(id, grace, program, dir, on_event));
         child.ask(Arc::clone(&packed));
         state.children.insert(id, Arc::clone(&child));
         drop(state);
         // Where this fails the line has ended; the reader answers or sends again.
-        packed.send(&line);
+        line.start(&packed);
         drop((packed, line));
         let answer = child.wait_answer()?;
         Ok((child, answer))
     }
 
     pub(crate) fn end(&self, child: &Child, grace: Duration) {
+        let shorter = |before: Option<Duration>| before.map_or(grace, |before| before.min(grace));
+        child.want(|wanted| wanted.end = Some(shorter(wanted.end)));
         self.tell(&Request::End { id: child.id, grace });
     }
 
     pub(crate) fn pause(&self, child: &Child) {
+        child.want(|wanted| wanted.paused = true);
         self.tell(&Request::Pause { id: child.id });
     }
 
     pub(crate) fn resume(&self, child: &Child) {
+        child.want(|wanted| wanted.paused = false);
         self.tell(&Request::Resume { id: child.id });
     }
 
@@ -149,7 +162,7 @@ impl Client {
         }
         let line = lock(&self.state).line.clone();
         if let Some(line) = line {
-            Packed { bytes: request.encode(), fds: Vec::new() }.send(&line);
+            line.tell(request, Vec::new());
         }
     }
 
@@ -161,63 +174,57 @@ impl Client {
     }
 
     /// The line, or a new one.
-    fn line(self: &Arc<Self>, state: &mut State) -> Result<Arc<OwnedFd>, SpawnError> {
+    fn line(self: &Arc<Self>, state: &mut State) -> Result<Arc<Connection>, SpawnError> {
         if let Some(line) = &state.line {
             return Ok(Arc::clone(line));
         }
-        let line = match &self.source {
-            Source::Start { program, args } => start_supervisor(program, args)?,
+        let socket = match &self.source {
+            Source::Start { program, args } => start_guards(program, args, state.generation)?,
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
             })?,
         };
-        let line = Arc::new(line);
-        let supervisor = expect_hello(&line)?;
+        let line = Connection::new(socket)
+            .map_err(|errno| supervisor_error("no event counter", Some(errno.raw_os_error())))?;
+        let (generation, guards) = expect_hello(line.socket())?;
+        state.generation = state.generation.max(generation);
+        line.served_by(guards);
         let (client, read) = (Arc::clone(self), Arc::clone(&line));
         std::thread::Builder::new()
             .name("ownership-line".into())
-            .spawn(move || {
-                client.read(&read);
-                // Where this process is its parent (PID 1, a subreaper) nobody else may know of it.
-                if let Some(supervisor) = supervisor {
-                    wait::reap_handle(&supervisor);
-                }
-            })
+            .spawn(move || client.read(&read))
             .map_err(|error| supervisor_error("no reader thread", error.raw_os_error()))?;
         state.line = Some(Arc::clone(&line));
         Ok(line)
     }
 
     /// The reader thread: one line, to its end.
-    fn read(self: &Arc<Self>, line: &OwnedFd) {
-        let mut buffer = vec![0; REPLY_BYTES];
-        let mut left = false;
-        loop {
-            match line::receive(line.as_fd(), &mut buffer, true) {
-                Ok(Received::Record { bytes, fds }) => match Reply::decode(&bytes) {
-                    Some(Reply::Leaving) => left = true,
-                    Some(reply) => self.take(reply, fds.into_iter().next()),
-                    None => tracing::warn!(bytes = bytes.len(), "record not understood"),
-                },
-                Ok(Received::Bodiless { .. } | Received::Junk) => {
-                    tracing::warn!("truncated record")
-                }
-                Ok(Received::End) | Err(_) => break,
+    fn read(self: &Arc<Self>, line: &Arc<Connection>) {
+        let mut buffer = Vec::new();
+        let left = loop {
+            match line.hear(&mut buffer) {
+                Heard::Reply(Reply::Leaving, _) => break true,
+                Heard::Reply(reply, fds) => self.take(line, reply, fds),
+                Heard::End => break false,
             }
-            if left {
-                break;
-            }
+        };
+        match (left, &self.source) {
+            (true, _) => self.move_on(),
+            (false, Source::Start { .. }) => self.hand_over(),
+            (false, Source::Given) => self.lose_all(),
         }
-        if left { self.move_on() } else { self.lose_all() }
+        line.reap_guards();
     }
 
-    fn take(&self, reply: Reply, fd: Option<OwnedFd>) {
+    fn take(self: &Arc<Self>, line: &Arc<Connection>, reply: Reply, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
         match reply {
-            Reply::Started { id, pid } => self.answer(id, |_| started(pid, fd)),
-            Reply::Opened { id } => self.answer(id, |_| started(0, fd)),
+            Reply::Started { id, pid, scope } => {
+                self.answer(line, id, |_| started(pid, scope, fds.next()));
+            }
+            Reply::Opened { id } => self.answer(line, id, |_| started(0, 0, fds.next())),
             Reply::Failed { id, failure } => {
-                self.answer(id, |child| Err(child.error(failure)));
-                lock(&self.state).children.remove(&id);
+                self.answer(line, id, |child| Err(child.error(failure)));
             }
             Reply::Exited { id, exit } => {
                 tracing::debug!(id, ?exit, "exited");
@@ -232,7 +239,9 @@ impl Client {
                     child.tell(ChildEvent::Emptied(emptied));
                 }
             }
-            Reply::Hello { .. } | Reply::Leaving => {}
+            Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
+            Reply::Resynced { number } => self.resynced(number),
+            Reply::Leaving | Reply::Pong { .. } => {}
         }
     }
 
@@ -240,13 +249,23 @@ impl Client {
         lock(&self.state).children.get(&id).cloned()
     }
 
-    fn answer(&self, id: u64, answer: impl FnOnce(&Child) -> Result<Answer, SpawnError>) {
-        let Some(child) = self.child(id) else { return };
+    /// A second answer, of the guard that took over, is none.
+    fn answer(
+        &self,
+        line: &Connection,
+        id: u64,
+        answer: impl FnOnce(&Child) -> Result<Answer, SpawnError>,
+    ) {
+        let Some(child) = self.child(id).filter(|child| child.pending().is_some()) else { return };
         let answer = answer(&child);
-        if answer.is_err() {
-            // Without a handle it is not ours to keep.
-            self.tell(&Request::End { id, grace: Duration::ZERO });
+        if let Err(error) = &answer {
+            if error.phase == Phase::Supervisor {
+                // Without a handle it is not ours to keep.
+                line.tell(&Request::End { id, grace: Duration::ZERO }, Vec::new());
+            }
+            lock(&self.state).children.remove(&id);
         }
+        line.settle_start();
         child.answer(answer);
     }
 
@@ -264,7 +283,7 @@ impl Client {
             Ok(line) => {
                 drop(state);
                 for request in requests {
-                    request.send(&line);
+                    line.start(&request);
                 }
             }
             Err(error) => {
@@ -275,7 +294,7 @@ impl Client {
         }
     }
 
-    /// The supervisor died: its children are ended here, and nothing more is known of them.
+    /// Nobody watches them any more: they are ended here, and nothing more is known of them.
     fn lose_all(&self) {
         let children = {
             let mut state = lock(&self.state);
@@ -283,7 +302,7 @@ impl Client {
             std::mem::take(&mut state.children)
         };
         if !children.is_empty() {
-            tracing::warn!(children = children.len(), "supervisor died; its children are killed");
+            tracing::warn!(children = children.len(), "their guards died; they are killed");
         }
         let mut children: Vec<_> = children.into_values().collect();
         children.sort_by_key(|child| child.id);
@@ -293,9 +312,9 @@ impl Client {
     }
 }
 
-fn started(pid: Pid, fd: Option<OwnedFd>) -> Result<Answer, SpawnError> {
+fn started(pid: Pid, scope: u64, fd: Option<OwnedFd>) -> Result<Answer, SpawnError> {
     match fd {
-        Some(fd) => Ok(Answer { pid, fd: Arc::new(fd) }),
+        Some(fd) => Ok(Answer { pid, scope, fd: Arc::new(fd) }),
         None => Err(supervisor_error("its handle was lost on the way", Some(libc::EMFILE))),
     }
 }
@@ -303,7 +322,6 @@ fn started(pid: Pid, fd: Option<OwnedFd>) -> Result<Answer, SpawnError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spawn::Phase;
 
     #[test]
     fn a_copy_of_the_owner_is_refused() {

@@ -12,7 +12,7 @@ pub enum ChildEvent {
     Exited(Exit),
     /// Nothing of the scope is left, as the kernel sees it; or `left` says what cannot die.
     Emptied(Emptied),
-    /// The supervisor is gone: how the child ended is not known, and that its scope is empty was
+    /// Nobody watches it any more: how the child ended is not known, and that its scope is empty was
     /// not verified. Its process was sent KILL.
     Lost,
 }
@@ -38,6 +38,8 @@ pub enum ExitStatus {
         /// Whether a core was dumped.
         core_dumped: bool,
     },
+    /// It ended while nobody of ours was its parent: both guards had been killed.
+    Unknown,
 }
 
 /// Resources that a process and its waited-for children used.

@@ -5,6 +5,7 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::AtomicU64;
 
 use crate::program::{Kind, Program};
 use crate::protocol::{Failure, Image, Order};
@@ -29,6 +30,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) null: BorrowedFd<'a>,
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) subreaper: bool,
+    /// Where its number goes, and why it failed.
+    pub(crate) words: (*mut Pid, &'a AtomicU64),
 }
 
 /// Starts what was ordered. `line` is the child's end of its line, if it gets one.
@@ -63,8 +66,11 @@ pub(crate) fn start_order(
         cwd,
         dir: dir.as_deref(),
         fds,
+        session: true,
         subreaper: setting.subreaper,
         open_files: setting.open_files,
+        pid_word: Some(setting.words.0),
+        failed_word: Some(setting.words.1),
     };
     start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
 }
@@ -92,12 +98,42 @@ pub(crate) fn start_stage(
         cwd: None,
         dir: None,
         fds: vec![(0, null), (1, null), (2, null), (3, control), (4, owner)],
+        session: true,
         subreaper: false,
         open_files: None,
+        pid_word: None,
+        failed_word: None,
     };
     let (_, pidfd) = start::start(&plan)
         .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
     Ok(pidfd)
+}
+
+/// Starts the supervisor below its keeper: `image` again, with these descriptors from 3 on. It stays in the
+/// keeper's session, in a group of its own.
+pub(crate) fn start_guard(
+    image: BorrowedFd<'_>,
+    argv: &[Vec<u8>],
+    fds: &[BorrowedFd<'_>],
+    null: BorrowedFd<'_>,
+    open_files: Option<(u64, u64)>,
+) -> Result<(Pid, OwnedFd), Failure> {
+    let standard = [null; 3];
+    let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
+    let plan = Plan {
+        image: start::Image::Open(image),
+        argv: &terminated(argv)?,
+        env: &terminated(&entries(std::env::vars_os()))?,
+        cwd: None,
+        dir: None,
+        fds,
+        session: false,
+        subreaper: false,
+        open_files,
+        pid_word: None,
+        failed_word: None,
+    };
+    start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
 }
 
 /// `NAME=value` entries.

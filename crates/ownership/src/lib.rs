@@ -26,6 +26,8 @@ mod client;
 #[path = "unsupported.rs"]
 mod client;
 #[cfg(target_os = "linux")]
+mod connection;
+#[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
 mod identity;
@@ -38,15 +40,21 @@ mod membership;
 #[cfg(target_os = "linux")]
 mod order;
 #[cfg(target_os = "linux")]
+mod peer;
+#[cfg(target_os = "linux")]
 mod protocol;
 #[cfg(target_os = "linux")]
 mod registry;
+#[cfg(target_os = "linux")]
+mod succession;
 #[cfg(target_os = "linux")]
 mod supervisor;
 #[cfg(target_os = "linux")]
 mod supervisor_loop;
 #[cfg(target_os = "linux")]
 mod sys;
+#[cfg(target_os = "linux")]
+mod table;
 
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
 pub use owner::{Owned, Owner, Scope, spawn_owned};

@@ -1,4 +1,4 @@
-//! The owning side: starts the supervisor when it is first needed, asks it, and hands out what comes
+//! The owning side: starts the guards when they are first needed, asks it, and hands out what comes
 //! back. What travels and who reads it is in the `client` module.
 
 use std::ffi::OsString;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use crate::client::{Answer, Child, Client};
 use crate::exit::{ChildEvent, Emptied, Exit};
+pub use crate::program::KEEPER_ROLE;
 use crate::program::Program;
-pub use crate::program::SUPERVISOR_ROLE;
+use crate::program::{SUPERVISOR_ROLE, is_role};
 use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
 /// A connection to a supervisor. Cheap to clone; all clones are one owner.
@@ -22,9 +23,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// An owner whose supervisor is `program`, run with [`SUPERVISOR_ROLE`] and then `args`. It is
-    /// started at the first spawn and leaves after 30 s without children; the next spawn starts
-    /// another.
+    /// An owner whose guards are `program`, run with [`KEEPER_ROLE`] and then `args`. They are started at
+    /// the first spawn and leave after 30 s without children; the next spawn starts others.
     #[must_use]
     pub fn new(program: Program, args: Vec<OsString>) -> Self {
         Self { client: Client::start(program, args) }
@@ -51,7 +51,7 @@ impl Owner {
     ) -> Result<Owned, SpawnError> {
         let grace = spawn.grace;
         let (child, answer) = self.client.spawn(spawn, Box::new(on_event))?;
-        let Answer { pid, fd: pidfd } = answer;
+        let Answer { pid, fd: pidfd, .. } = answer;
         let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace };
         Ok(Owned { scope, pid: pid.cast_unsigned(), pidfd })
     }
@@ -102,12 +102,18 @@ pub fn set_default(owner: Owner) -> bool {
     DEFAULT.set(owner).is_ok()
 }
 
-/// When this process was started as a supervisor, runs it to its end. Call it first in `main`, before
-/// any thread exists.
+/// When this process was started as a guard, runs it to its end. Call it first in `main`, before any
+/// thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
-    let asked = std::env::args_os().nth(1).is_some_and(|role| role == SUPERVISOR_ROLE);
-    asked.then(crate::client::run_supervisor)
+    let role = std::env::args_os().nth(1)?;
+    if is_role(&role, KEEPER_ROLE) {
+        Some(crate::client::run_keeper())
+    } else if is_role(&role, SUPERVISOR_ROLE) {
+        Some(crate::client::run_supervisor())
+    } else {
+        None
+    }
 }
 
 /// What [`Owned`] and [`Scope`] share: a scope that is ended when its handle is dropped.

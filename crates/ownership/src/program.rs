@@ -5,8 +5,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// The argument that makes a program the supervisor ([`crate::owner::run_if_asked`]).
-pub const SUPERVISOR_ROLE: &str = "@ownership-supervisor";
+/// The argument that makes a program a guard ([`crate::owner::run_if_asked`]): the keeper, which starts
+/// the supervisor. The words share nothing with each other or an owner's: a kill by name takes one
+/// of the three at most.
+pub const KEEPER_ROLE: &str = "@warden";
+
+/// The argument with which a keeper starts the supervisor.
+pub(crate) const SUPERVISOR_ROLE: &str = "@minder";
+
+/// Whether `argument` names this role, with or without a number behind it.
+pub(crate) fn is_role(argument: &OsStr, role: &str) -> bool {
+    let rest = argument.to_str().and_then(|argument| argument.strip_prefix(role));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
 
 /// A program.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use crate::sys::Pid;
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -32,10 +32,37 @@ pub(crate) const MAX_NAMED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Spawn(Box<Order>),
-    Open { id: u64, grace: Duration },
-    End { id: u64, grace: Duration },
-    Pause { id: u64 },
-    Resume { id: u64 },
+    Open {
+        id: u64,
+        grace: Duration,
+    },
+    End {
+        id: u64,
+        grace: Duration,
+    },
+    Pause {
+        id: u64,
+    },
+    Resume {
+        id: u64,
+    },
+    /// Everything that was asked for before it on this line was read by a guard that lives, or is lost.
+    Resync {
+        number: u64,
+    },
+    /// Sees whether anybody is there who reads.
+    Ping {
+        number: u64,
+    },
+    /// A child of guards that are dead, with its handle: its parent is somebody else by now.
+    Foster {
+        id: u64,
+        scope: u64,
+        pid: Pid,
+        grace: Duration,
+    },
+    /// What carries this owner's mark and belongs to no scope that is known is to be ended.
+    EndStrays,
 }
 
 /// A program to start. Its descriptors come with the record, in this order: working directory of
@@ -63,15 +90,18 @@ pub(crate) enum Image {
 /// What a supervisor says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To its owner, with the supervisor's pidfd.
+    /// First on every line, and again from the guard that takes the line over. With the guard's pidfd,
+    /// and on the owner's line with the keeper's too.
     Hello {
         version: u32,
         pid: Pid,
+        generation: u32,
     },
-    /// With the child's pidfd.
+    /// With the child's pidfd. `scope` is the number in its mark.
     Started {
         id: u64,
         pid: Pid,
+        scope: u64,
     },
     Failed {
         id: u64,
@@ -91,6 +121,14 @@ pub(crate) enum Reply {
     },
     /// It goes; what it has not answered was not done and never will be by it.
     Leaving,
+    /// What was asked for before [`Request::Resync`] and is unanswered by now was never done.
+    Resynced {
+        number: u64,
+    },
+    /// To [`Request::Ping`].
+    Pong {
+        number: u64,
+    },
 }
 
 /// Why nothing was started.
@@ -109,6 +147,12 @@ impl Request {
             Self::End { id, grace } => to.byte(3).long(*id).duration(*grace),
             Self::Pause { id } => to.byte(4).long(*id),
             Self::Resume { id } => to.byte(5).long(*id),
+            Self::Resync { number } => to.byte(6).long(*number),
+            Self::Ping { number } => to.byte(7).long(*number),
+            Self::Foster { id, scope, pid, grace } => {
+                to.byte(8).long(*id).long(*scope).signed(*pid).duration(*grace)
+            }
+            Self::EndStrays => to.byte(9),
         };
         to.bytes
     }
@@ -121,6 +165,15 @@ impl Request {
             3 => Self::End { id: from.long()?, grace: from.duration()? },
             4 => Self::Pause { id: from.long()? },
             5 => Self::Resume { id: from.long()? },
+            6 => Self::Resync { number: from.long()? },
+            7 => Self::Ping { number: from.long()? },
+            8 => Self::Foster {
+                id: from.long()?,
+                scope: from.long()?,
+                pid: from.signed()?,
+                grace: from.duration()?,
+            },
+            9 => Self::EndStrays,
             _ => return None,
         };
         from.finish(request)
@@ -131,8 +184,10 @@ impl Reply {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
-            Self::Hello { version, pid } => to.byte(1).word(*version).signed(*pid),
-            Self::Started { id, pid } => to.byte(2).long(*id).signed(*pid),
+            Self::Hello { version, pid, generation } => {
+                to.byte(1).word(*version).signed(*pid).word(*generation)
+            }
+            Self::Started { id, pid, scope } => to.byte(2).long(*id).signed(*pid).long(*scope),
             Self::Failed { id, failure } => {
                 to.byte(3).long(*id).byte(phase_number(failure.phase)).signed(failure.errno)
             }
@@ -140,6 +195,8 @@ impl Reply {
             Self::Exited { id, exit } => to.byte(5).long(*id).exit(exit),
             Self::Emptied { id, emptied } => to.byte(6).long(*id).emptied(emptied),
             Self::Leaving => to.byte(7),
+            Self::Resynced { number } => to.byte(8).long(*number),
+            Self::Pong { number } => to.byte(9).long(*number),
         };
         to.bytes
     }
@@ -147,8 +204,10 @@ impl Reply {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader { rest: bytes };
         let reply = match from.byte()? {
-            1 => Self::Hello { version: from.word()?, pid: from.signed()? },
-            2 => Self::Started { id: from.long()?, pid: from.signed()? },
+            1 => {
+                Self::Hello { version: from.word()?, pid: from.signed()?, generation: from.word()? }
+            }
+            2 => Self::Started { id: from.long()?, pid: from.signed()?, scope: from.long()? },
             3 => Self::Failed {
                 id: from.long()?,
                 failure: Failure { phase: phase_of(from.byte()?)?, errno: from.signed()? },
@@ -157,6 +216,8 @@ impl Reply {
             5 => Self::Exited { id: from.long()?, exit: from.exit()? },
             6 => Self::Emptied { id: from.long()?, emptied: from.emptied()? },
             7 => Self::Leaving,
+            8 => Self::Resynced { number: from.long()? },
+            9 => Self::Pong { number: from.long()? },
             _ => return None,
         };
         from.finish(reply)
@@ -166,11 +227,11 @@ impl Reply {
 const PHASES: [Phase; 6] =
     [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
 
-fn phase_number(phase: Phase) -> u8 {
+pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)
 }
 
-fn phase_of(number: u8) -> Option<Phase> {
+pub(crate) fn phase_of(number: u8) -> Option<Phase> {
     PHASES.get(usize::from(number)).copied()
 }
 
@@ -253,6 +314,7 @@ impl Writer {
             ExitStatus::Signal { signal, core_dumped } => {
                 self.byte(1).signed(*signal).byte(u8::from(*core_dumped))
             }
+            ExitStatus::Unknown => self.byte(2),
         };
         self.duration(*user).duration(*system).long(*max_rss_kib)
     }
@@ -348,10 +410,11 @@ impl<'a> Reader<'a> {
     }
 
     fn exit(&mut self) -> Option<Exit> {
-        let status = if self.flag()? {
-            ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? }
-        } else {
-            ExitStatus::Code(self.signed()?)
+        let status = match self.byte()? {
+            0 => ExitStatus::Code(self.signed()?),
+            1 => ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? },
+            2 => ExitStatus::Unknown,
+            _ => return None,
         };
         let usage =
             Usage { user: self.duration()?, system: self.duration()?, max_rss_kib: self.long()? };

@@ -29,6 +29,8 @@ pub(crate) enum Root {
     /// Being started.
     Starting,
     Running(Pid),
+    /// Runs, and is not a child of ours: the guard that was its parent is dead.
+    Foster(Pid),
     /// Dead; what it left may still be there.
     Dead,
 }
@@ -44,6 +46,8 @@ pub(crate) struct Scope {
     pub(crate) subs: BTreeSet<ScopeId>,
     /// Children of ours that its processes left to us.
     pub(crate) orphans: BTreeSet<Pid>,
+    /// Its processes are no children of ours: that none is left is known from looking, not from the kernel.
+    pub(crate) foster: bool,
     /// Stopped: what its processes had already asked for is stopped as it starts.
     pub(crate) paused: bool,
     /// Present once it is being ended.
@@ -56,7 +60,7 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    fn new(parent: ScopeId, id: u64, root: Root, grace: Duration) -> Self {
+    pub(crate) fn new(parent: ScopeId, id: u64, root: Root, grace: Duration) -> Self {
         Self {
             parent,
             id,
@@ -64,6 +68,7 @@ impl Scope {
             grace,
             subs: BTreeSet::new(),
             orphans: BTreeSet::new(),
+            foster: false,
             paused: false,
             ladder: None,
             leftovers: Vec::new(),
@@ -76,7 +81,10 @@ impl Scope {
     /// and each left its own children to us before that.
     pub(crate) fn is_empty(&self) -> bool {
         let rootless = self.root == Root::None && self.ladder.is_some();
-        (rootless || self.root == Root::Dead) && self.orphans.is_empty() && self.subs.is_empty()
+        (rootless || self.root == Root::Dead)
+            && self.orphans.is_empty()
+            && self.subs.is_empty()
+            && !self.foster
     }
 
     /// Whether it takes new processes.
@@ -102,13 +110,14 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new() -> Self {
+    /// Numbers its scopes from `first` on, so that two guards never use the same number.
+    pub(crate) fn new(first: u64) -> Self {
         let all = Scope::new(ScopeId::ALL, 0, Root::None, Duration::ZERO);
         Self {
             scopes: BTreeMap::from([(ScopeId::ALL, all)]),
             roots: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            next: 1,
+            next: first,
         }
     }
 
@@ -141,6 +150,21 @@ impl Registry {
         }
         self.scopes.insert(scope, new);
         scope
+    }
+
+    /// A scope that another guard had. What it was in, if that is gone, is the owner itself.
+    pub(crate) fn inherit(&mut self, scope: ScopeId, inherited: Scope) {
+        let mut inherited = inherited;
+        if !self.scopes.contains_key(&inherited.parent) {
+            inherited.parent = ScopeId::ALL;
+        }
+        if let Some(parent) = self.scopes.get_mut(&inherited.parent) {
+            parent.subs.insert(scope);
+        }
+        if let Root::Running(pid) = inherited.root {
+            self.roots.insert(pid, scope);
+        }
+        self.scopes.insert(scope, inherited);
     }
 
     pub(crate) fn remove(&mut self, scope: ScopeId) -> Option<Scope> {
@@ -228,6 +252,11 @@ impl Registry {
         scopes.sort_unstable();
         scopes.dedup();
         scopes
+    }
+
+    /// Whether there is anything that is no child of ours.
+    pub(crate) fn has_fosters(&self) -> bool {
+        self.scopes.values().any(|scope| scope.foster)
     }
 
     /// Nothing but the owner itself.

@@ -2,18 +2,25 @@
 //! reads no clock; [`crate::supervisor_loop`] feeds it and acts.
 //!
 //! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone.
+//!
+//! Both guards run this machine, each over what it is the parent of; what one had when it died comes to
+//! the other in [`Event::Inherit`].
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
-use crate::exit::{Emptied, Process};
-use crate::protocol::{Failure, Image, Order, Reply, Request};
+use crate::exit::{Emptied, Exit, Process};
+use crate::protocol::{Failure, Order, Reply, Request};
 use crate::registry::{Registry, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::wait::Dead;
+use crate::table::Row;
+
+mod inheritance;
+mod requests;
 
 /// Everything that can happen to a supervisor.
 #[derive(Debug)]
@@ -43,6 +50,15 @@ pub(crate) enum Event {
     Found { scope: ScopeId, members: Vec<Process> },
     /// What stands in this scope, or in one inside, although it was sent KILL long ago.
     Left { scope: ScopeId, members: Vec<Process> },
+    /// What the other guard had is ours now. `unknown` are children of ours that nobody knows, `suspects`
+    /// roots of these rows that are dead by now.
+    Inherit { rows: Vec<Row>, foster: bool, unknown: Vec<Unknown>, suspects: Vec<Pid> },
+    /// A root that is no child of ours is dead.
+    FosterDied { scope: ScopeId, exit: Exit },
+    /// Nothing of this scope, whose processes are no children of ours, was found.
+    Vanished { scope: ScopeId },
+    /// Scopes that the marks of processes name and that nobody knows.
+    Strays { scopes: Vec<ScopeId> },
     /// The owner's pidfd is readable.
     OwnerGone,
     /// The kernel says that we have no child.
@@ -71,11 +87,11 @@ pub(crate) enum Effect {
     OpenLine {
         scope: ScopeId,
     },
-    /// Say it on this line; with the pidfd or line of the scope where the reply carries one.
+    /// Say it on this line. `about` is the scope that it tells of, and whose pidfd or line it carries.
     Reply {
         line: ScopeId,
         reply: Reply,
-        with: Option<ScopeId>,
+        about: Option<ScopeId>,
     },
     /// TERM and CONT to the group of the root.
     Terminate {
@@ -107,6 +123,17 @@ pub(crate) enum Effect {
     Forget {
         scope: ScopeId,
     },
+    /// The root of this scope is no child of ours: watch it by this handle.
+    Watch {
+        scope: ScopeId,
+        handle: OwnedFd,
+    },
+    /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
+    FindStrays,
+    /// It is about a scope that must be the other guard's.
+    Relay {
+        request: Request,
+    },
     /// Stop listening to the owner, tell it, and go.
     Leave,
     /// Go: the owner is gone and nothing is left.
@@ -118,20 +145,40 @@ pub(crate) enum Effect {
 pub(crate) struct Supervisor {
     registry: Registry,
     owner_gone: bool,
-    idle_limit: Duration,
+    /// When to leave; `None` for a guard that another one decides for.
+    idle_limit: Option<Duration>,
     idle_since: Option<Instant>,
     leaving: bool,
 }
 
 impl Supervisor {
-    pub(crate) fn new(idle_limit: Duration, now: Instant) -> Self {
+    /// Numbers its scopes from `first` on.
+    pub(crate) fn new(idle_limit: Option<Duration>, first: u64, now: Instant) -> Self {
         Self {
-            registry: Registry::new(),
+            registry: Registry::new(first),
             owner_gone: false,
             idle_limit,
             idle_since: Some(now),
             leaving: false,
         }
+    }
+
+    /// From now on it leaves when it is idle for this long, or never by itself.
+    pub(crate) fn set_idle_limit(&mut self, limit: Option<Duration>, now: Instant) {
+        self.idle_limit = limit;
+        self.idle_since = self.idle_since.map(|_| now);
+    }
+
+    /// Whether it would leave at the next [`Event::Tick`].
+    pub(crate) fn is_about_to_leave(&self, now: Instant) -> bool {
+        let due =
+            self.idle_since.zip(self.idle_limit).is_some_and(|(since, limit)| now >= since + limit);
+        due && !self.leaving && !self.owner_gone
+    }
+
+    /// It is idle, but not for long enough: others are not.
+    pub(crate) fn stay(&mut self, now: Instant) {
+        self.idle_since = self.idle_since.map(|_| now);
     }
 
     pub(crate) fn registry(&self) -> &Registry {
@@ -141,7 +188,7 @@ impl Supervisor {
     /// When the next [`Event::Tick`] is needed.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let idle = self.idle_since.filter(|_| !self.leaving && !self.owner_gone);
-        let idle = idle.map(|since| since + self.idle_limit);
+        let idle = idle.zip(self.idle_limit).map(|(since, limit)| since + limit);
         [self.registry.due(), idle].into_iter().flatten().min()
     }
 
@@ -169,9 +216,15 @@ impl Supervisor {
                 }
             }
             Event::Left { scope, members } => self.left(scope, members, &mut effects),
+            Event::Inherit { rows, foster, unknown, suspects } => {
+                self.inherit(rows, foster, unknown, &suspects, now, &mut effects);
+            }
+            Event::FosterDied { scope, exit } => self.foster_died(scope, exit, now, &mut effects),
+            Event::Vanished { scope } => self.vanished(scope, &mut effects),
+            Event::Strays { scopes } => self.strays(scopes, now, &mut effects),
             Event::OwnerGone => self.owner_gone(now, &mut effects),
             Event::NoChild => {
-                if self.owner_gone {
+                if self.owner_gone && !self.registry.has_fosters() {
                     effects.push(Effect::Exit);
                 }
             }
@@ -189,76 +242,6 @@ impl Supervisor {
         }
     }
 
-    fn request(
-        &mut self,
-        line: ScopeId,
-        request: Request,
-        fds: Vec<OwnedFd>,
-        now: Instant,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.leaving {
-            return;
-        }
-        match request {
-            Request::Spawn(order) => {
-                let carried = 1 + usize::from(order.image == Image::Open) + order.fds.len();
-                let refusal = self.refusal(line, order.id).or((fds.len() != carried)
-                    .then_some(Failure { phase: Phase::Request, errno: libc::EMFILE }));
-                if let Some(failure) = refusal {
-                    return effects.push(failed_reply(line, order.id, failure));
-                }
-                let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
-                effects.push(Effect::Spawn { scope, order, fds });
-            }
-            Request::Open { id, grace } => {
-                if let Some(failure) = self.refusal(line, id) {
-                    return effects.push(failed_reply(line, id, failure));
-                }
-                let scope = self.registry.add(line, id, Root::None, grace);
-                effects.push(Effect::OpenLine { scope });
-            }
-            Request::End { id, grace } => {
-                if let Some(scope) = self.registry.find(line, id) {
-                    self.end(scope, Some(grace), now, effects);
-                    self.settle(scope, effects);
-                }
-            }
-            Request::Pause { id } => {
-                effects.push(Effect::Pause { scopes: self.set_paused(line, id, true) });
-            }
-            Request::Resume { id } => {
-                let resumed = self.set_paused(line, id, false);
-                effects.extend(resumed.into_iter().map(|scope| Effect::Resume { scope }));
-            }
-        }
-    }
-
-    /// Notes it of a scope and of all that is in it, and gives these.
-    fn set_paused(&mut self, line: ScopeId, id: u64, paused: bool) -> Vec<ScopeId> {
-        let Some(scope) = self.registry.find(line, id) else { return Vec::new() };
-        let scopes = self.registry.with_subs(scope);
-        for scope in &scopes {
-            if let Some(scope) = self.registry.get_mut(*scope) {
-                scope.paused = paused;
-            }
-        }
-        scopes
-    }
-
-    /// Why nothing can be started on this line under this name.
-    fn refusal(&self, line: ScopeId, id: u64) -> Option<Failure> {
-        let open = self.registry.get(line).is_some_and(Scope::is_open);
-        let errno = if !open || self.owner_gone {
-            libc::ECANCELED
-        } else if self.registry.find(line, id).is_some() {
-            libc::EEXIST
-        } else {
-            return None;
-        };
-        Some(Failure { phase: Phase::Request, errno })
-    }
-
     fn started(&mut self, scope: ScopeId, pid: Pid, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get(scope).filter(|found| found.root == Root::Starting)
         else {
@@ -267,7 +250,8 @@ impl Supervisor {
         let (line, id) = (found.parent, found.id);
         let (ending, paused) = (found.ladder.is_some(), found.paused);
         self.registry.set_running(scope, pid);
-        effects.push(Effect::Reply { line, reply: Reply::Started { id, pid }, with: Some(scope) });
+        let reply = Reply::Started { id, pid, scope: scope.0 };
+        effects.push(Effect::Reply { line, reply, about: Some(scope) });
         if ending {
             effects.push(Effect::Terminate { scope });
         } else if paused {
@@ -290,7 +274,7 @@ impl Supervisor {
     fn opened(&self, scope: ScopeId, effects: &mut Vec<Effect>) {
         if let Some(found) = self.registry.get(scope).filter(|_| scope != ScopeId::ALL) {
             let reply = Reply::Opened { id: found.id };
-            effects.push(Effect::Reply { line: found.parent, reply, with: Some(scope) });
+            effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
         }
     }
 
@@ -338,9 +322,9 @@ impl Supervisor {
     fn bury(&mut self, dead: Dead, effects: &mut Vec<Effect>) -> Vec<ScopeId> {
         let Dead { pid, exit } = dead;
         let root_of = self.registry.root_died(pid);
-        if let Some(found) = root_of.and_then(|scope| self.registry.get(scope)) {
+        if let Some((scope, found)) = root_of.and_then(|s| Some((s, self.registry.get(s)?))) {
             let reply = Reply::Exited { id: found.id, exit };
-            effects.push(Effect::Reply { line: found.parent, reply, with: None });
+            effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
         }
         effects.push(Effect::Reap { pid });
         root_of.map_or_else(|| self.registry.orphan_died(pid), |scope| vec![scope])
@@ -400,7 +384,7 @@ impl Supervisor {
         {
             let parent = removed.parent;
             if !removed.told {
-                effects.push(emptied_reply(removed, Vec::new()));
+                effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
             scope = parent;
@@ -418,7 +402,7 @@ impl Supervisor {
             return ladder.unreported();
         }
         found.told = true;
-        effects.push(emptied_reply(found.clone(), left));
+        effects.push(emptied_reply(scope, found.clone(), left));
     }
 
     fn owner_gone(&mut self, now: Instant, effects: &mut Vec<Effect>) {
@@ -456,8 +440,7 @@ impl Supervisor {
             effects.push(Effect::Kill { scopes });
         }
         effects.extend(reports);
-        let idle = self.idle_since.is_some_and(|since| now >= since + self.idle_limit);
-        if idle && !self.leaving && !self.owner_gone {
+        if self.is_about_to_leave(now) {
             self.leaving = true;
             effects.push(Effect::Leave);
         }
@@ -475,17 +458,13 @@ fn attribute(tag: Option<ScopeId>, candidates: &[ScopeId]) -> Vec<ScopeId> {
 }
 
 fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
-    Effect::Reply { line, reply: Reply::Failed { id, failure }, with: None }
+    Effect::Reply { line, reply: Reply::Failed { id, failure }, about: None }
 }
 
-fn emptied_reply(scope: Scope, left: Vec<Process>) -> Effect {
-    let emptied =
-        Emptied { leftovers: scope.leftovers, leftover_count: scope.leftover_count, left };
-    Effect::Reply {
-        line: scope.parent,
-        reply: Reply::Emptied { id: scope.id, emptied },
-        with: None,
-    }
+fn emptied_reply(about: ScopeId, scope: Scope, left: Vec<Process>) -> Effect {
+    let Scope { parent, id, leftovers, leftover_count, .. } = scope;
+    let reply = Reply::Emptied { id, emptied: Emptied { leftovers, leftover_count, left } };
+    Effect::Reply { line: parent, reply, about: Some(about) }
 }
 
 #[cfg(test)]

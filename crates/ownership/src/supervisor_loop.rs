@@ -1,36 +1,44 @@
-//! The supervisor's process: the one file of this side that waits, reads the clock and acts. Decisions
-//! come from [`crate::supervisor`].
+//! A guard's process, keeper or supervisor: the one file of this side that waits, reads the clock and
+//! acts. Decisions come from [`crate::supervisor`] and, for what concerns the other guard, from
+//! [`crate::succession`].
 //!
-//! One thread, one `poll` over the owner's pidfd, deaths of children, and the lines. It ignores what
-//! terminals send, holds nothing that it inherited but its two descriptors, and a panic aborts it: an
-//! unwound supervisor would be one that looks alive and does nothing.
+//! One thread, one `poll` over the owner's pidfd, the other guard, deaths of children, and the lines. It
+//! ignores what terminals send, holds nothing that it inherited but its descriptors, and a panic aborts
+//! it: an unwound guard would be one that looks alive and does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::identity::{self, Stat};
 use crate::line::{self, Received};
 use crate::membership::{Identity, Protected, Source};
-use crate::protocol::{MAX_INLINE, Request};
+use crate::protocol::Request;
 use crate::registry::ScopeId;
+use crate::succession::{Role, Succession};
 use crate::supervisor::{Event, Supervisor};
-use crate::sys::{Pid, process, signal};
+use crate::sys::Pid;
+use crate::table::{Slot, Table};
 
 mod act;
+mod fosters;
 mod off;
+mod peer;
+mod record;
+mod set_up;
 mod stock;
 mod voice;
 
+pub(crate) use set_up::{run_keeper, run_supervisor};
+
+use fosters::Foster;
 use off::Off;
+use peer::Peer;
 use voice::Line;
 
-/// Without children for this long, a supervisor leaves.
+/// Without children for this long, the guards leave.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Replies that wait for one reader before its requests are no longer read. Above it come at most two
@@ -43,43 +51,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Records read from one line before the others get their turn.
 const BATCH: usize = 64;
 
-/// For tests only: milliseconds without children after which the supervisor leaves.
-const TEST_IDLE: &str = "OWNERSHIP_TEST_IDLE_MS";
-
-/// Runs this process as a supervisor, to its end. First stage: leaves in a copy, so that the owner's
-/// process sees no child that it did not start.
-pub(crate) fn run() -> ExitCode {
-    let (Some(control), Some(owner)) = (process::inherited(3), process::inherited(4)) else {
-        return ExitCode::from(2);
-    };
-    std::panic::set_hook(Box::new(|_| std::process::abort()));
-    match set_up(control, owner).map(Loop::run) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn set_up(control: OwnedFd, owner: OwnedFd) -> io::Result<Loop> {
-    for fd in [&control, &owner] {
-        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
-    }
-    process::close_from(5);
-    process::quiet_standard_streams()?;
-    process::go_on_in_a_copy()?;
-    // Fails only if the stage's parent leads us already; then we are in a session of our own.
-    // detached-spawn: ok — the supervisor itself must outlive its owner, to end what that left
-    let _ = rustix::process::setsid();
-    rustix::process::chdir("/")?;
-    // Shares no word with any owner: a kill by name takes one of them at most.
-    rustix::thread::set_name(c"warden")?;
-    signal::ignore_terminal();
-    let off = Off::from_environment();
-    if !off.subreaper {
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    }
-    Loop::new(control, owner, off)
-}
-
 /// Members that were sent TERM.
 #[derive(Default)]
 struct Reached {
@@ -91,17 +62,36 @@ struct Reached {
 
 struct Loop {
     machine: Supervisor,
+    succession: Succession,
+    /// This guard's number; those of its scopes begin with it.
+    generation: u32,
+    table: Table,
+    /// The rows of our scopes.
+    rows: HashMap<ScopeId, Slot>,
+    /// What was started and not looked at yet.
+    unread: Vec<(Slot, Pid)>,
+    peer: Option<Peer>,
+    /// A supervisor is to be started as soon as everything that we have to say was said.
+    start_due: bool,
+    /// Lines of the other guard's scopes, for the case that it dies.
+    mirrors: HashMap<ScopeId, OwnedFd>,
+    /// Whether requests on the owner's line are ours to read.
+    serves: bool,
     owner: OwnedFd,
     /// The owner's number and start time, for the tag.
     owner_identity: String,
     owner_gone: bool,
+    idle_limit: Duration,
     deaths: OwnedFd,
     null: OwnedFd,
+    own_handle: OwnedFd,
     lines: HashMap<ScopeId, Line>,
     /// Lines of scopes that are over, on which something is still to be said.
     parting: Vec<Line>,
     /// Handles of the roots.
     handles: HashMap<Pid, OwnedFd>,
+    /// Roots that are no children of ours.
+    fosters: HashMap<ScopeId, Foster>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.
@@ -125,71 +115,47 @@ fn now() -> Instant {
 }
 
 impl Loop {
-    fn new(control: OwnedFd, owner: OwnedFd, off: Off) -> io::Result<Self> {
-        let deaths = signal::child_deaths()?;
-        let own_handle = identity::own_pidfd()?;
-        // A dead owner has no number any more; its death is the first thing that will be seen.
-        let owner_pid = identity::pid_of(owner.as_fd()).unwrap_or(0);
-        let stat = Stat::read(owner_pid);
-        let start = stat.as_ref().map_or(0, |stat| stat.start);
-        let idle = std::env::var(TEST_IDLE).ok().and_then(|millis| millis.parse().ok());
-        let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-        Ok(Self {
-            machine: Supervisor::new(idle.map_or(IDLE_LIMIT, Duration::from_millis), now()),
-            owner,
-            owner_identity: format!("{owner_pid}.{start}"),
-            owner_gone: false,
-            deaths,
-            null: null.into(),
-            lines: HashMap::from([(ScopeId::ALL, Line::new(control, Some(own_handle)))]),
-            parting: Vec::new(),
-            handles: HashMap::new(),
-            fresh: HashMap::new(),
-            reached: HashMap::new(),
-            source: if off.lists { Source::Scan } else { Source::probe() },
-            protected: Protected {
-                own: rustix::process::getpgrp().as_raw_nonzero().get(),
-                owner: stat.map_or(0, |stat| stat.group),
-            },
-            open_files: raise_open_files(),
-            off,
-            buffer: vec![0; MAX_INLINE + 1],
-            unburied: false,
-            backlog: false,
-            leaving: false,
-            done: false,
-        })
-    }
-
     fn run(mut self) {
         while !self.done {
             self.flush();
             if self.leaving && self.lines.get(&ScopeId::ALL).is_none_or(|l| l.waiting.is_empty()) {
                 return;
             }
+            self.start_when_silent();
+            self.read_starts();
             let ready = self.wait();
             if ready.owner {
-                self.owner_gone = true;
-                self.feed(Event::OwnerGone);
+                self.see_owner_gone();
             }
             if ready.deaths {
-                self.drain_signals();
+                self.drain_deaths();
             }
             self.bury();
+            self.hear_peer(ready.peer, ready.link);
+            for foster in ready.fosters {
+                self.foster_died(foster);
+            }
             for line in ready.lines {
                 self.listen(line);
             }
+            self.stay_while_the_other_is_busy();
             self.feed(Event::Tick);
+            self.watch_the_other();
         }
     }
 
     fn flush(&mut self) {
-        self.parting.retain_mut(|line| line.flush() && !line.waiting.is_empty());
+        let mut heard = Vec::new();
+        self.parting.retain_mut(|line| line.flush(&mut heard) && !line.waiting.is_empty());
         let unheard: Vec<_> = self
             .lines
             .iter_mut()
-            .filter_map(|(scope, line)| (!line.flush()).then_some(*scope))
+            .filter_map(|(scope, line)| (!line.flush(&mut heard)).then_some(*scope))
             .collect();
+        if let Some(peer) = &mut self.peer {
+            peer.link.flush(&mut heard);
+        }
+        self.note_heard(&heard);
         for scope in unheard {
             self.close(scope);
         }
@@ -197,48 +163,42 @@ impl Loop {
 
     /// Waits for the next thing to happen.
     fn wait(&self) -> Ready {
-        let watch_owner = !self.owner_gone && !self.off.pidfd;
-        let mut asked = vec![PollFd::new(&self.deaths, PollFlags::IN)];
-        if watch_owner {
-            asked.push(PollFd::new(&self.owner, PollFlags::IN));
+        let mut watched = Watched::default();
+        watched.add(&self.deaths, PollFlags::IN, Of::Deaths);
+        if !self.owner_gone && !self.off.pidfd {
+            watched.add(&self.owner, PollFlags::IN, Of::Owner);
         }
-        let first_line = asked.len();
-        let mut scopes = Vec::with_capacity(self.lines.len());
-        let mut look_again = self.unburied;
+        let mut look_again = self.unburied || self.start_due;
+        if let Some(peer) = &self.peer {
+            // The death of a child comes as a signal.
+            if self.succession.role() == Role::Supervisor {
+                watched.add(&peer.handle, PollFlags::IN, Of::Peer);
+            }
+            if !peer.hung_up {
+                watched.add(&peer.link.socket, flags(&peer.link, true), Of::Link);
+                look_again |= peer.link.starved;
+            }
+        }
+        for (scope, foster) in &self.fosters {
+            watched.add(&foster.handle, PollFlags::IN, Of::Foster(*scope));
+        }
         for (scope, line) in &self.lines {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, line.waiting.len() < MAX_WAITING && !self.leaving);
-            flags.set(PollFlags::OUT, line.waits_for_room());
+            let listens = *scope != ScopeId::ALL || self.serves;
+            let reads = listens && line.waiting.len() < MAX_WAITING && !self.leaving;
             look_again |= line.starved;
-            asked.push(PollFd::new(&line.socket, flags));
-            scopes.push(*scope);
+            // Of a line that is not ours to read, a hang-up would be told without end.
+            if listens || line.waits_for_room() {
+                watched.add(&line.socket, flags(line, reads), Of::Line(*scope));
+            }
         }
         for line in &self.parting {
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::OUT, line.waits_for_room());
-            asked.push(PollFd::new(&line.socket, flags));
+            watched.add(&line.socket, flags(line, false), Of::Parting);
             look_again |= line.starved;
         }
         let again = look_again.then(|| now() + LOOK_AGAIN);
         let at_once = self.backlog.then(now);
-        let until = [self.machine.deadline(), again, at_once].into_iter().flatten().min();
-        let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
-        if poll(&mut asked, timeout.as_ref()).is_err() {
-            return Ready::default();
-        }
-        let heard = |at: usize| !asked[at].revents().is_empty();
-        Ready {
-            deaths: heard(0),
-            owner: watch_owner && heard(1),
-            lines: (first_line..)
-                .zip(&scopes)
-                .filter(|(at, _)| {
-                    let quiet = PollFlags::OUT;
-                    !(asked[*at].revents() - quiet).is_empty()
-                })
-                .map(|(_, scope)| *scope)
-                .collect(),
-        }
+        let until = [self.machine.deadline(), self.succession.due(), again, at_once];
+        watched.wait(until.into_iter().flatten().min())
     }
 
     /// Whether so few descriptors are free that nothing more may be started. The kernel hands out the
@@ -249,13 +209,17 @@ impl Loop {
         u64::try_from(last.as_raw_fd()).is_ok_and(|number| number + SPARE_FILES >= limit)
     }
 
-    fn drain_signals(&self) {
-        let mut bytes = [0; 1024];
-        while rustix::io::read(&self.deaths, &mut bytes).is_ok_and(|read| read > 0) {}
+    fn drain_deaths(&self) {
+        // Fails only when there is nothing to read.
+        let _ = rustix::io::read(&self.deaths, &mut [0; 8]);
     }
 
     fn listen(&mut self, scope: ScopeId) {
         for _ in 0..BATCH {
+            // It may have become the other guard's meanwhile.
+            if scope == ScopeId::ALL && !self.serves {
+                return;
+            }
             let Some(line) = self.lines.get(&scope) else { return };
             if line.waiting.len() >= MAX_WAITING {
                 return;
@@ -276,7 +240,11 @@ impl Loop {
     }
 
     fn close(&mut self, scope: ScopeId) {
-        if self.lines.remove(&scope).is_some() {
+        if let Some(mut line) = self.lines.remove(&scope) {
+            let mut heard = Vec::new();
+            line.silence(&mut heard);
+            self.note_heard(&heard);
+            self.unmirror(scope);
             self.feed(Event::LineClosed { line: scope });
         }
     }
@@ -298,7 +266,66 @@ impl Loop {
 struct Ready {
     owner: bool,
     deaths: bool,
+    peer: bool,
+    link: bool,
+    fosters: Vec<ScopeId>,
     lines: Vec<ScopeId>,
+}
+
+/// What a descriptor that is watched stands for.
+#[derive(Clone, Copy)]
+enum Of {
+    Deaths,
+    Owner,
+    Peer,
+    Link,
+    Foster(ScopeId),
+    Line(ScopeId),
+    Parting,
+}
+
+/// What is waited for.
+#[derive(Default)]
+struct Watched<'a> {
+    asked: Vec<PollFd<'a>>,
+    of: Vec<Of>,
+}
+
+impl<'a> Watched<'a> {
+    fn add(&mut self, fd: &'a OwnedFd, flags: PollFlags, of: Of) {
+        self.asked.push(PollFd::new(fd, flags));
+        self.of.push(of);
+    }
+
+    fn wait(mut self, until: Option<Instant>) -> Ready {
+        let timeout = until.map(|until| timespec(until.saturating_duration_since(now())));
+        let mut ready = Ready::default();
+        if poll(&mut self.asked, timeout.as_ref()).is_err() {
+            return ready;
+        }
+        for (asked, of) in self.asked.iter().zip(self.of) {
+            let told = asked.revents();
+            let heard = !(told - PollFlags::OUT).is_empty();
+            match of {
+                Of::Deaths => ready.deaths = !told.is_empty(),
+                Of::Owner => ready.owner = heard,
+                Of::Peer => ready.peer = heard,
+                Of::Link => ready.link = heard,
+                Of::Foster(scope) if heard => ready.fosters.push(scope),
+                Of::Line(scope) if heard => ready.lines.push(scope),
+                // What waits to be said is said at the next flush.
+                Of::Foster(_) | Of::Line(_) | Of::Parting => {}
+            }
+        }
+        ready
+    }
+}
+
+fn flags(line: &Line, reads: bool) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, reads);
+    flags.set(PollFlags::OUT, line.waits_for_room());
+    flags
 }
 
 fn timespec(duration: Duration) -> Timespec {
@@ -310,14 +337,3 @@ fn timespec(duration: Duration) -> Timespec {
 
 /// Descriptors that are kept free of what is started, for looking at processes and signalling them.
 const SPARE_FILES: u64 = 8;
-
-/// A supervisor holds a handle for each child, and a line for some: takes as many descriptors as it
-/// may, and gives its children what they would have had.
-fn raise_open_files() -> Option<(u64, u64)> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let before = getrlimit(Resource::Nofile);
-    let (soft, hard) = (before.current?, before.maximum?);
-    let raised = Rlimit { current: Some(hard), maximum: Some(hard) };
-    setrlimit(Resource::Nofile, raised).ok()?;
-    Some((soft, hard))
-}

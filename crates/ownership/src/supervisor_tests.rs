@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::exit::{Exit, ExitStatus, Usage};
+use crate::protocol::Image;
 
 fn origin() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
@@ -48,7 +49,7 @@ fn died(pid: Pid, orphans: &[Pid]) -> Event {
 /// A machine with scope 1 (pid 101) started on the owner's line.
 fn running() -> (Supervisor, Instant) {
     let now = origin();
-    let mut machine = Supervisor::new(Duration::from_secs(30), now);
+    let mut machine = Supervisor::new(Some(Duration::from_secs(30)), 1, now);
     machine.step(spawn_event(0, 1), now);
     machine.step(Event::Started { scope: ScopeId(1), pid: 101 }, now);
     (machine, now)
@@ -190,7 +191,7 @@ fn a_childs_death_ends_what_it_started_over_its_line() {
 #[test]
 fn a_scope_without_a_process_ends_with_its_line() {
     let now = origin();
-    let mut machine = Supervisor::new(Duration::from_secs(30), now);
+    let mut machine = Supervisor::new(Some(Duration::from_secs(30)), 1, now);
     machine.step(ask(0, Request::Open { id: 5, grace: GRACE }), now);
     machine.step(Event::Opened { scope: ScopeId(1) }, now);
     machine.step(spawn_event(1, 1), now);
@@ -313,7 +314,7 @@ fn idle_counts_from_the_last_child_and_leaving_serves_nothing() {
 /// The states of a scope, each with what brings a fresh machine there.
 fn states() -> Vec<(&'static str, Supervisor, Instant)> {
     let now = origin();
-    let fresh = Supervisor::new(Duration::from_secs(30), now);
+    let fresh = Supervisor::new(Some(Duration::from_secs(30)), 1, now);
     let mut starting = fresh.clone();
     starting.step(spawn_event(0, 1), now);
     let mut opened = fresh.clone();
@@ -510,7 +511,9 @@ impl World {
             Reply::Failed { id, .. } => (*id, "failed"),
             Reply::Exited { id, .. } => (*id, "exited"),
             Reply::Emptied { id, .. } => (*id, "emptied"),
-            Reply::Hello { .. } | Reply::Leaving => return,
+            Reply::Hello { .. } | Reply::Leaving | Reply::Resynced { .. } | Reply::Pong { .. } => {
+                return;
+            }
         };
         self.answers.entry((line, id)).or_default().push(word);
     }
@@ -578,7 +581,7 @@ proptest! {
     #[test]
     fn no_order_of_events_loses_a_scope_or_tells_its_end_twice(moves in moves()) {
         let now = origin();
-        let machine = Supervisor::new(Duration::from_secs(1_000_000), now);
+        let machine = Supervisor::new(Some(Duration::from_secs(1_000_000)), 1, now);
         let mut world = World { machine, now, next_id: 0, next_pid: 1000, answers: BTreeMap::new() };
         for one in &moves {
             world.apply(one);

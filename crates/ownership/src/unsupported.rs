@@ -87,6 +87,10 @@ impl Child {
     }
 }
 
+pub(crate) fn run_keeper() -> ExitCode {
+    ExitCode::from(2)
+}
+
 pub(crate) fn run_supervisor() -> ExitCode {
     ExitCode::from(2)
 }

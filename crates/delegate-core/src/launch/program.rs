@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 
 use delegate_child::Registry;
 use delegate_child::worker::WORKER_ROLE;
-use ownership::owner::SUPERVISOR_ROLE;
 use ownership::{Owner, Program};
 
 use super::exec::WorkerProgram;
@@ -78,14 +77,10 @@ pub fn owner() -> Option<Owner> {
 }
 
 fn supervisor_program() -> Option<(Program, Vec<OsString>)> {
-    let role = OsString::from(SUPERVISOR_ROLE);
     if let Some(path) = stock("ownership-supervisor") {
-        return Some((Program::named(path), vec![role]));
+        return Some((Program::named(path), Vec::new()));
     }
-    let roles = self_roles()?;
-    let program = Program::current().ok()?.shown_as("ownership-supervisor");
-    let args = [vec![role], roles.trailing].concat();
-    Some((program, args))
+    Some((Program::current().ok()?, self_roles()?.trailing))
 }
 
 /// The worker program: `worker.command` where it is set, else a stock worker beside this program

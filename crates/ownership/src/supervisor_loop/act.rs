@@ -6,45 +6,64 @@ use rustix::io::Errno;
 
 use super::Loop;
 use super::stock::SeenDead;
-use super::voice::Line;
+use super::voice::{Line, Word};
 use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
+use crate::peer::Note;
 use crate::protocol::{Failure, Order, Reply};
 use crate::registry::{Root, ScopeId};
 use crate::spawn::Phase;
+use crate::succession::Role;
 use crate::supervisor::{Effect, Event};
-use crate::sys::{Pid, wait};
+use crate::sys::{Pid, signal, wait};
+use crate::table::{Flag, Slot, Stage};
 
 /// Rounds of stopping before KILL is sent anyway: where a chain forks and exits faster than it is met.
 const STOP_ROUNDS: usize = 32;
 
 impl Loop {
-    pub(super) fn act(&mut self, effect: Effect) -> Option<Event> {
+    pub(super) fn act(&mut self, effect: Effect) -> Vec<Event> {
         match effect {
-            Effect::Spawn { scope, order, fds } => return Some(self.spawn(scope, &order, &fds)),
-            Effect::OpenLine { scope } => return Some(self.open_line(scope)),
-            Effect::Reply { line, reply, with } => self.reply(line, &reply, with),
+            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, &fds)],
+            Effect::OpenLine { scope } => return vec![self.open_line(scope)],
+            Effect::Reply { line, reply, about } => self.reply(line, &reply, about),
             Effect::Terminate { scope } => self.terminate(scope),
-            Effect::Walk { scope } => return Some(self.walk(scope)),
-            Effect::Kill { scopes } => self.kill(&scopes),
-            Effect::Survey { scope } => return Some(self.survey(scope)),
+            Effect::Walk { scope } => return self.walk(scope),
+            Effect::Kill { scopes } => return self.kill(&scopes),
+            Effect::Survey { scope } => return vec![self.survey(scope)],
             Effect::Pause { scopes } => self.pause(&scopes),
             Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
+                self.die_at("after-exited");
                 wait::reap(pid);
                 self.handles.remove(&pid);
             }
-            Effect::Forget { scope } => {
-                // Its last words may have to wait for room.
-                self.parting.extend(self.lines.remove(&scope));
-                self.reached.remove(&scope);
+            Effect::Forget { scope } => self.forget(scope),
+            Effect::Watch { scope, handle } => self.watch(scope, handle),
+            Effect::FindStrays => return vec![Event::Strays { scopes: self.strays() }],
+            // The keeper's word about it is the last: what it does not know is over.
+            Effect::Relay { request } if self.succession.role() == Role::Supervisor => {
+                self.tell_peer(&Note::Relay(request), Vec::new());
             }
+            Effect::Relay { .. } => {}
             Effect::Leave => self.leave(),
-            Effect::Exit => self.done = true,
+            // A keeper that has something left may die before it is done: who sees it then?
+            Effect::Exit => self.done = !self.peer_is_busy(),
         }
-        None
+        Vec::new()
+    }
+
+    fn forget(&mut self, scope: ScopeId) {
+        // Its last words may have to wait for room.
+        if let Some(line) = self.lines.remove(&scope) {
+            self.parting.push(line);
+            self.unmirror(scope);
+        }
+        self.reached.remove(&scope);
+        self.fosters.remove(&scope);
+        self.forget_row(scope);
     }
 
     fn spawn(&mut self, scope: ScopeId, order: &Order, fds: &[OwnedFd]) -> Event {
@@ -59,31 +78,58 @@ impl Loop {
             Ok(pair) => pair,
             Err(errno) => return failed(errno),
         };
+        let Some(slot) = self.claim(scope) else { return failed(Errno::AGAIN) };
+        self.die_at("claimed");
         let (ours, theirs) = pair.unzip();
+        if let Some(ours) = ours {
+            self.lines.insert(scope, Line::new(ours));
+            self.mirror(scope);
+            self.hello(scope);
+        }
         let setting = Setting {
             null: self.null.as_fd(),
             open_files: self.open_files,
             subreaper: !self.off.subreaper,
+            words: (self.table.pid_word(slot), self.table.failed_word(slot)),
         };
         let tag = format!("{}:{}", self.owner_identity, scope.0);
         match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
             Ok((pid, pidfd)) => {
+                self.die_at("cloned");
                 self.handles.insert(pid, pidfd);
-                self.lines.extend(ours.map(|ours| (scope, Line::new(ours, None))));
+                self.table.set_process(slot, pid);
+                self.unread.push((slot, pid));
                 Event::Started { scope, pid }
             }
             Err(failure) => Event::Failed { scope, failure },
         }
     }
 
+    /// A row for a scope that the machine has.
+    fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
+        let found = self.machine.registry().get(scope)?;
+        let (parent, id, grace) = (found.parent, found.id, found.grace);
+        let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
+        self.rows.insert(scope, slot);
+        Some(slot)
+    }
+
     fn open_line(&mut self, scope: ScopeId) -> Event {
+        let Some(slot) = self.claim(scope) else {
+            let failure = Failure { phase: Phase::Setup, errno: libc::EAGAIN };
+            return Event::Failed { scope, failure };
+        };
         let pair = line::pair().and_then(|(ours, theirs)| {
             if self.is_full(&theirs) { Err(Errno::MFILE) } else { Ok((ours, theirs)) }
         });
         match pair {
             Ok((ours, theirs)) => {
-                self.lines.insert(scope, Line::new(ours, None));
+                self.lines.insert(scope, Line::new(ours));
+                self.mirror(scope);
+                self.hello(scope);
                 self.fresh.insert(scope, theirs);
+                self.table.flag(slot, Flag::Rootless, true);
+                self.table.advance(slot, Stage::Alive);
                 Event::Opened { scope }
             }
             Err(errno) => Event::Failed {
@@ -93,17 +139,47 @@ impl Loop {
         }
     }
 
-    fn reply(&mut self, line: ScopeId, reply: &Reply, with: Option<ScopeId>) {
-        let fd = with.and_then(|scope| {
-            let root = self.machine.registry().get(scope)?.root;
-            match root {
-                Root::Running(pid) => self.handles.get(&pid)?.try_clone().ok(),
-                Root::None | Root::Starting | Root::Dead => self.fresh.remove(&scope),
+    fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
+        match reply {
+            Reply::Started { .. } => self.die_at("before-started"),
+            Reply::Exited { .. } => self.die_at("before-exited"),
+            Reply::Emptied { .. } => self.die_at("before-emptied"),
+            Reply::Hello { .. }
+            | Reply::Failed { .. }
+            | Reply::Opened { .. }
+            | Reply::Leaving
+            | Reply::Resynced { .. }
+            | Reply::Pong { .. } => {}
+        }
+        let heard = about.and_then(|scope| self.note_reply(reply, scope));
+        let fds = about.and_then(|scope| self.carried(reply, scope)).into_iter().collect();
+        match self.lines.get_mut(&line) {
+            Some(line) => line.waiting.push_back(Word { heard, ..Word::new(reply, fds) }),
+            // Nobody hears a line that is closed.
+            None => self.note_heard(heard.as_slice()),
+        }
+    }
+
+    /// The descriptor that goes with it. Of a process that is gone already, something that is readable as
+    /// a dead one's handle is.
+    fn carried(&mut self, reply: &Reply, scope: ScopeId) -> Option<OwnedFd> {
+        match reply {
+            Reply::Opened { .. } => self.fresh.remove(&scope),
+            Reply::Started { .. } => {
+                let held = match self.machine.registry().get(scope)?.root {
+                    Root::Running(pid) => self.handles.get(&pid),
+                    Root::Foster(_) => self.fosters.get(&scope).map(|foster| &foster.handle),
+                    Root::None | Root::Starting | Root::Dead => Some(&self.null),
+                };
+                held.unwrap_or(&self.null).try_clone().ok()
             }
-        });
-        // Nobody hears a line that is closed.
-        if let Some(line) = self.lines.get_mut(&line) {
-            line.waiting.push_back((reply.encode(), fd));
+            Reply::Hello { .. }
+            | Reply::Failed { .. }
+            | Reply::Exited { .. }
+            | Reply::Emptied { .. }
+            | Reply::Leaving
+            | Reply::Resynced { .. }
+            | Reply::Pong { .. } => None,
         }
     }
 
@@ -118,6 +194,9 @@ impl Loop {
             // Gone, or of another user: the walk and the end condition tell.
             let handle = (!self.off.group_handle).then(|| leader.as_fd());
             let _ = group.send(handle, number);
+        } else if let Some(foster) = self.fosters.get(&scope) {
+            // Never by number: nobody pins that of a foster. Before Linux 6.9 the walk reaches it.
+            let _ = signal::send_group(foster.handle.as_fd(), number);
         }
     }
 
@@ -127,6 +206,8 @@ impl Loop {
     }
 
     fn terminate(&mut self, scope: ScopeId) {
+        self.die_at("ending");
+        self.flag(scope, Flag::Ending, true);
         let leader = self.group(scope).and(self.stems(scope).first().copied());
         for number in self.term_and_cont() {
             self.send_group(scope, *number);
@@ -139,13 +220,31 @@ impl Loop {
         let Some(scope) = self.machine.registry().get(scope) else { return Vec::new() };
         let root = match scope.root {
             Root::Running(pid) => Some(pid),
-            Root::None | Root::Starting | Root::Dead => None,
+            Root::None | Root::Starting | Root::Foster(_) | Root::Dead => None,
         };
         root.into_iter().chain(scope.orphans.iter().copied()).collect()
     }
 
     fn members(&self, scope: ScopeId) -> Vec<Member> {
-        if self.off.walk { Vec::new() } else { self.source.walk(self.stems(scope), |_| ()) }
+        if self.off.walk {
+            return Vec::new();
+        }
+        let mut members = self.source.walk(self.stems(scope), |_| ());
+        if self.is_foster(scope) {
+            members.extend(self.foster_members(scope));
+        }
+        members
+    }
+
+    fn is_foster(&self, scope: ScopeId) -> bool {
+        self.machine.registry().get(scope).is_some_and(|scope| scope.foster)
+    }
+
+    /// Told after a look at a scope whose processes are not our children: there the kernel says nothing.
+    fn vanished(&mut self, scope: ScopeId, nobody: bool) -> Option<Event> {
+        let vanished = nobody && self.is_foster(scope);
+        self.backlog |= vanished;
+        vanished.then_some(Event::Vanished { scope })
     }
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
@@ -166,8 +265,9 @@ impl Loop {
         Event::Left { scope, members }
     }
 
-    fn walk(&mut self, scope: ScopeId) -> Event {
+    fn walk(&mut self, scope: ScopeId) -> Vec<Event> {
         let members = self.members(scope);
+        let nobody = members.is_empty();
         let signals = self.term_and_cont();
         let reached = self.reached.entry(scope).or_default();
         let mut found = Vec::new();
@@ -179,24 +279,41 @@ impl Loop {
             member.send(signals);
             found.push(member.stat.process(member.pid));
         }
-        Event::Found { scope, members: found }
+        let found = Event::Found { scope, members: found };
+        [Some(found), self.vanished(scope, nobody)].into_iter().flatten().collect()
     }
 
-    fn kill(&mut self, scopes: &[ScopeId]) {
+    fn kill(&mut self, scopes: &[ScopeId]) -> Vec<Event> {
+        self.die_at("killing");
         if self.off.kill {
-            return;
+            return Vec::new();
         }
+        let mut events = Vec::new();
         for member in self.stop_all(scopes) {
             member.send(&[libc::SIGKILL]);
         }
         for scope in scopes {
             self.send_group(*scope, libc::SIGKILL);
+            if self.is_foster(*scope) {
+                let members = self.foster_members(*scope);
+                for member in &members {
+                    member.send(&[libc::SIGKILL]);
+                }
+                events.extend(self.vanished(*scope, members.is_empty()));
+            }
         }
+        events
     }
 
     fn pause(&mut self, scopes: &[ScopeId]) {
         for scope in scopes {
+            self.flag(*scope, Flag::Paused, true);
             self.send_group(*scope, libc::SIGSTOP);
+            if self.is_foster(*scope) {
+                for member in self.foster_members(*scope) {
+                    member.send(&[libc::SIGSTOP]);
+                }
+            }
         }
         self.stop_all(scopes);
     }
@@ -240,6 +357,7 @@ impl Loop {
 
     /// All of it stands still, so one walk meets everybody.
     fn resume(&self, scope: ScopeId) {
+        self.flag(scope, Flag::Paused, false);
         let members = self.members(scope);
         self.send_group(scope, libc::SIGCONT);
         for member in members {
@@ -257,6 +375,6 @@ impl Loop {
         while let Ok(Received::Record { .. } | Received::Bodiless { .. } | Received::Junk) =
             line::receive(control.socket.as_fd(), &mut self.buffer, false)
         {}
-        control.waiting.push_back((Reply::Leaving.encode(), None));
+        control.waiting.push_back(Word::new(&Reply::Leaving, Vec::new()));
     }
 }

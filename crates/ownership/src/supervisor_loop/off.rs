@@ -3,8 +3,11 @@
 /// For tests only: mechanisms to switch off, by name. Each has a test that shows what escapes then.
 const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
 
+/// For tests only: the step at which the first supervisor or keeper of an owner kills itself.
+const TEST_DIE_AT: &str = "OWNERSHIP_TEST_DIE_AT";
+
 /// What is switched off, in tests.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Off {
     pub(super) subreaper: bool,
     pub(super) pidfd: bool,
@@ -15,6 +18,7 @@ pub(super) struct Off {
     pub(super) lists: bool,
     /// As on a kernel before 6.9.
     pub(super) group_handle: bool,
+    pub(super) die_at: Option<String>,
 }
 
 impl Off {
@@ -29,6 +33,7 @@ impl Off {
             kill: has("kill"),
             lists: has("lists"),
             group_handle: has("group-handle"),
+            die_at: std::env::var(TEST_DIE_AT).ok(),
         }
     }
 }

@@ -5,8 +5,6 @@ use std::collections::HashSet;
 use std::iter;
 
 use super::Loop;
-use crate::launch::TAG;
-use crate::registry::ScopeId;
 use crate::supervisor::{Event, Unknown};
 use crate::sys::Pid;
 use crate::sys::wait::{self, Dead, Look};
@@ -34,6 +32,10 @@ impl Loop {
         match wait::look() {
             Look::Alive => {}
             Look::NoChild => self.feed(Event::NoChild),
+            Look::Dead(dead) if self.is_peer(dead.pid) => {
+                self.supervisor_died(&dead);
+                self.backlog = true;
+            }
             Look::Dead(dead) => {
                 self.take_stock(dead.pid);
                 self.backlog = !self.unburied;
@@ -48,12 +50,12 @@ impl Loop {
     /// has it, and all of them may be reaped. The cost is that of the list, however many died.
     fn take_stock(&mut self, seen: Pid) {
         let Ok(before) = self.source.own_children() else { return self.unburied = true };
-        let others = before.into_iter().filter(|pid| *pid != seen);
+        let others = before.into_iter().filter(|pid| *pid != seen && !self.is_peer(*pid));
         let dead: Vec<_> = iter::once(seen).chain(others).filter_map(wait::look_at).collect();
         let Ok(after) = self.source.own_children() else { return self.unburied = true };
         let registry = self.machine.registry();
         let children = after.into_iter().chain(dead.iter().map(|dead| dead.pid));
-        let unknown = children.filter(|pid| !registry.knows(*pid)).collect();
+        let unknown = children.filter(|pid| !registry.knows(*pid) && !self.is_peer(*pid)).collect();
         self.record(dead, unknown);
     }
 
@@ -64,7 +66,8 @@ impl Loop {
         let Ok(children) = self.source.own_children() else { return false };
         let mut found = false;
         for pid in children.into_iter().rev() {
-            if !self.machine.registry().knows(pid) && dead.lives(pid) {
+            let known = self.machine.registry().knows(pid) || self.is_peer(pid);
+            if !known && dead.lives(pid) {
                 self.record(Vec::new(), HashSet::from([pid]));
                 meet(self, pid);
                 found = true;
@@ -84,14 +87,5 @@ impl Loop {
         let tag = |pid| if gone.contains(&pid) { None } else { self.tag_of(pid) };
         let unknown = unknown.into_iter().map(|pid| Unknown { pid, tag: tag(pid) }).collect();
         self.feed(Event::Stock { dead, unknown, suspects });
-    }
-
-    /// The scope that a process's environment names, if it is one of ours.
-    fn tag_of(&self, pid: Pid) -> Option<ScopeId> {
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let prefix = format!("{TAG}={}:", self.owner_identity);
-        let tag =
-            environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
-        std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
     }
 }

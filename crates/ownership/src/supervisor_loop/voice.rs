@@ -6,23 +6,42 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::identity;
 use crate::line;
-use crate::protocol::{Reply, VERSION};
+use crate::protocol::Reply;
+use crate::table::{Flag, Slot};
+
+/// What may be noted in the table once a word was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    Flag(Slot, Flag),
+    /// The last word about a scope.
+    Free(Slot),
+}
+
+/// Something to be said.
+pub(super) struct Word {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+    pub(super) heard: Option<Heard>,
+}
+
+impl Word {
+    pub(super) fn new(reply: &Reply, fds: Vec<OwnedFd>) -> Self {
+        Self { bytes: reply.encode(), fds, heard: None }
+    }
+}
 
 /// One line and what waits to be said on it.
 pub(super) struct Line {
     pub(super) socket: OwnedFd,
-    pub(super) waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    pub(super) waiting: VecDeque<Word>,
     /// The kernel lacks something else than room, of which `poll` would know nothing.
     pub(super) starved: bool,
 }
 
 impl Line {
-    /// With the supervisor's own handle for its owner, who may have to reap it.
-    pub(super) fn new(socket: OwnedFd, own_handle: Option<OwnedFd>) -> Self {
-        let hello = Reply::Hello { version: VERSION, pid: identity::own_pid() };
-        Self { socket, waiting: VecDeque::from([(hello.encode(), own_handle)]), starved: false }
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket, waiting: VecDeque::new(), starved: false }
     }
 
     /// Whether `poll` can tell when the next word may be said.
@@ -30,13 +49,14 @@ impl Line {
         !self.waiting.is_empty() && !self.starved
     }
 
-    /// Says what can be said without waiting. `false` when nobody is there to hear it.
-    pub(super) fn flush(&mut self) -> bool {
+    /// Says what can be said without waiting, and notes what was heard. `false` when nobody is there to
+    /// hear it: then it counts as heard.
+    pub(super) fn flush(&mut self, heard: &mut Vec<Heard>) -> bool {
         self.starved = false;
-        while let Some((bytes, fd)) = self.waiting.front() {
-            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-            match line::send(self.socket.as_fd(), bytes, &fds, false) {
-                Ok(()) => drop(self.waiting.pop_front()),
+        while let Some(word) = self.waiting.front() {
+            let fds: Vec<_> = word.fds.iter().map(AsFd::as_fd).collect();
+            match line::send(self.socket.as_fd(), &word.bytes, &fds, false) {
+                Ok(()) => heard.extend(self.waiting.pop_front().and_then(|word| word.heard)),
                 Err(Errno::AGAIN) => return true,
                 // TOOMANYREFS: more descriptors are under way than one user may have.
                 Err(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM) => {
@@ -44,11 +64,16 @@ impl Line {
                     return true;
                 }
                 Err(_) => {
-                    self.waiting.clear();
+                    self.silence(heard);
                     return false;
                 }
             }
         }
         true
+    }
+
+    /// Nobody hears what waits here.
+    pub(super) fn silence(&mut self, heard: &mut Vec<Heard>) {
+        heard.extend(self.waiting.drain(..).filter_map(|word| word.heard));
     }
 }

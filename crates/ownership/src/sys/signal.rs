@@ -1,10 +1,11 @@
-//! Signals: blocking, ignoring, receiving by descriptor, and sending through handles only.
-#![expect(unsafe_code, reason = "signal sets, signalfd and group signals through a pidfd")]
+//! Signals: blocking, ignoring, hearing of deaths, and sending through handles only.
+#![expect(unsafe_code, reason = "signal sets, a handler and group signals through a pidfd")]
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::io::Errno;
 
@@ -87,22 +88,44 @@ pub(crate) fn ignore_terminal() {
     }
 }
 
-/// A descriptor that is readable when a child has died. Blocks SIGCHLD and gives it its default
-/// disposition: where it is ignored, children vanish without a trace.
+/// Where [`on_child_death`] writes to.
+static DEATHS: AtomicI32 = AtomicI32::new(-1);
+
+/// Tells that a child has died. Async-signal-safe, and leaves the error number as it was.
+extern "C" fn on_child_death(_number: libc::c_int) {
+    // SAFETY: this thread's own.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *place };
+    let one = 1_u64.to_ne_bytes();
+    // Full, it is readable all the same.
+    // SAFETY: eight bytes that live long enough.
+    unsafe { libc::write(DEATHS.load(Ordering::Relaxed), one.as_ptr().cast(), one.len()) };
+    // SAFETY: as above.
+    unsafe { *place = before };
+}
+
+/// A descriptor that is readable when a child has died. By a handler, since the signal may come to any
+/// thread: in a test program the guard is not the only one. Once per process.
 pub(crate) fn child_deaths() -> io::Result<OwnedFd> {
-    set_default(libc::SIGCHLD);
+    use rustix::event::{EventfdFlags, eventfd};
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    DEATHS.store(fd.as_raw_fd(), Ordering::Relaxed);
+    // SAFETY: zero is a valid value of this plain structure.
+    let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = on_child_death as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART | libc::SA_NOCLDSTOP;
+    // SAFETY: the handler is async-signal-safe.
+    if unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     let mut set = set_of(libc::sigemptyset);
     // SAFETY: the set is initialised.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGCHLD) };
+    // Somebody's parent may have blocked it.
     // SAFETY: the set is initialised.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) };
-    // SAFETY: opens a new descriptor.
-    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened, and ours.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
+    Ok(fd)
 }
 
 /// Sends to one process through its handle.
@@ -119,6 +142,12 @@ pub(crate) fn send_group(pidfd: BorrowedFd<'_>, number: i32) -> Result<(), Errno
 pub(crate) fn send_group_number(leader: Pid, number: i32) -> Result<(), Errno> {
     // SAFETY: plain system call.
     checked(unsafe { libc::kill(-leader, number) }.into())
+}
+
+/// KILL to our unreaped child, for which no handle could be opened.
+pub(crate) fn kill_child(pid: Pid) {
+    // SAFETY: plain system call.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 fn pidfd_send(pidfd: BorrowedFd<'_>, number: i32, flags: libc::c_uint) -> Result<(), Errno> {

@@ -7,8 +7,9 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Pid, errno, signal, wait};
 use crate::spawn::Phase;
@@ -35,10 +36,16 @@ pub(crate) struct Plan<'a> {
     /// Number in the child, and what it is given there. Numbers are distinct and not negative; 0, 1
     /// and 2 are among them.
     pub(crate) fds: Vec<(RawFd, BorrowedFd<'a>)>,
+    /// Whether it leads a session of its own, or only a group.
+    pub(crate) session: bool,
     /// Whether its orphans stay below it.
     pub(crate) subreaper: bool,
     /// Soft and hard limit of open descriptors, where the caller changed its own.
     pub(crate) open_files: Option<(u64, u64)>,
+    /// Where the kernel writes its number before it runs, in memory that lives on.
+    pub(crate) pid_word: Option<*mut Pid>,
+    /// Where it says why it failed, in memory that others see: the caller may be killed meanwhile.
+    pub(crate) failed_word: Option<&'a AtomicU64>,
 }
 
 /// A start that failed; nothing is left of it.
@@ -46,6 +53,13 @@ pub(crate) struct Plan<'a> {
 pub(crate) struct Failed {
     pub(crate) phase: Phase,
     pub(crate) errno: i32,
+}
+
+impl Failed {
+    /// As a word of shared memory; never 0.
+    pub(crate) fn word(self) -> u64 {
+        1 << 40 | (self.phase as u64) << 32 | u64::from(self.errno.cast_unsigned())
+    }
 }
 
 /// Bytes of stack for the child. Its deepest call is a dozen frames of plain system calls; a debug
@@ -65,26 +79,9 @@ pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
     let mut child = Child::prepare(plan);
     // No handler of the caller may run in the child, which shares its memory.
     let blocked = signal::Blocked::all();
-    let mut pidfd: RawFd = -1;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
-    // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
-    // `child` outlives the call for the same reason; `pidfd` is where CLONE_PIDFD writes.
-    let pid = unsafe {
-        libc::clone(
-            run_child,
-            stack.top(),
-            flags,
-            ptr::from_mut(&mut child).cast(),
-            ptr::from_mut(&mut pidfd),
-        )
-    };
-    let error = io::Error::last_os_error();
+    let cloned = clone(&stack, &mut child, plan.pid_word);
     drop(blocked);
-    if pid < 0 {
-        return Err(at_clone(error));
-    }
-    // SAFETY: the kernel opened this descriptor for us, and nobody else knows it.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    let (pid, pidfd) = cloned.map_err(at_clone)?;
     // The child wrote it before it left, and the kernel woke us after that.
     // SAFETY: `child` is alive and the child process is gone or has other memory by now.
     let failed = unsafe { ptr::read_volatile(&raw const child.failed) };
@@ -93,6 +90,35 @@ pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
         Some(failed) => {
             wait::reap_handle(&pidfd);
             Err(failed)
+        }
+    }
+}
+
+/// The kernel writes the child's number into `pid_word` before the child runs, so that whoever sees that
+/// memory knows of it, whatever becomes of us. The handle is opened after that: our unreaped child's
+/// number is its own (man 2 clone has one place for both).
+fn clone(
+    stack: &Stack,
+    child: &mut Child<'_>,
+    pid_word: Option<*mut Pid>,
+) -> io::Result<(Pid, OwnedFd)> {
+    let mut own_word: Pid = 0;
+    let word = pid_word.unwrap_or(&raw mut own_word);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
+    // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
+    // `child` outlives the call for the same reason; `word` is where CLONE_PARENT_SETTID writes.
+    let pid =
+        unsafe { libc::clone(run_child, stack.top(), flags, ptr::from_mut(child).cast(), word) };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match wait::open_child(pid) {
+        Ok(handle) => Ok((pid, handle)),
+        Err(errno) => {
+            // What cannot be held is not kept.
+            signal::kill_child(pid);
+            wait::reap_blocking(pid);
+            Err(errno.into())
         }
     }
 }
@@ -209,6 +235,9 @@ extern "C" fn run_child(child: *mut libc::c_void) -> libc::c_int {
     // Written through a pointer so that it is in memory before we leave.
     // SAFETY: a field of a live value.
     unsafe { ptr::write_volatile(&raw mut child.failed, Some(failed)) };
+    if let Some(word) = child.plan.failed_word {
+        word.store(failed.word(), Ordering::Release);
+    }
     // SAFETY: leaves without running anything of the parent whose memory this is.
     unsafe { libc::_exit(127) }
 }
@@ -220,8 +249,13 @@ fn done(phase: Phase, result: libc::c_int) -> Result<(), Failed> {
 
 fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
     default_dispositions();
-    // SAFETY: plain system call.
-    done(Phase::Setup, unsafe { libc::setsid() })?;
+    if child.plan.session {
+        // SAFETY: plain system call.
+        done(Phase::Setup, unsafe { libc::setsid() })?;
+    } else {
+        // SAFETY: plain system call.
+        done(Phase::Setup, unsafe { libc::setpgid(0, 0) })?;
+    }
     if child.plan.subreaper {
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })?;

@@ -48,6 +48,18 @@ pub(crate) fn reap(pid: Pid) {
     }
 }
 
+/// A handle for a child that is not reaped: its number is its own.
+pub(crate) fn open_child(pid: Pid) -> rustix::io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or(rustix::io::Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
+}
+
+/// Waits for the end of a child and reaps it.
+pub(crate) fn reap_blocking(pid: Pid) {
+    // SAFETY: no status is wanted.
+    unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
+}
+
 /// Waits for the end of a child and reaps it by its handle. A host that reaps everything may have
 /// been faster: that is fine.
 pub(crate) fn reap_handle(pidfd: &OwnedFd) {
@@ -63,6 +75,50 @@ pub(crate) fn reap_handle(pidfd: &OwnedFd) {
         }
     }
 }
+
+/// Reaps a child that is dead. Whether there is nothing more to wait for: it was reaped, or is no child of
+/// ours.
+pub(crate) fn try_reap_handle(pidfd: &OwnedFd) -> bool {
+    let Ok(id) = libc::id_t::try_from(pidfd.as_raw_fd()) else { return true };
+    !matches!(wait(libc::P_PIDFD, id, 0), Look::Alive)
+}
+
+/// How a process ended that is no child of ours, where the kernel tells (Linux 6.15, `PIDFD_GET_INFO`): only
+/// after its parent has reaped it, for which this waits a few milliseconds.
+pub(crate) fn exit_of_other(pidfd: &OwnedFd) -> Option<Exit> {
+    /// What the kernel fills in as `struct pidfd_info` in its first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Info {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        exit: i32,
+    }
+    const EXIT: u64 = 1 << 3;
+    const GET_INFO: libc::c_ulong = 0xc040_ff0b;
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        let mut info = Info { mask: EXIT, ..Info::default() };
+        // SAFETY: the structure is as large as the number of the call says.
+        let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO, &raw mut info) };
+        if result == 0 && info.mask & EXIT != 0 {
+            let signal = info.exit & 0x7f;
+            let status = match signal {
+                0 => ExitStatus::Code(info.exit >> 8 & 0xff),
+                signal => ExitStatus::Signal { signal, core_dumped: info.exit & 0x80 != 0 },
+            };
+            return Some(Exit { status, usage: Usage::default() });
+        }
+        if result != 0 && errno() != libc::ESRCH {
+            return None;
+        }
+        let _ = rustix::event::poll(&mut [], Some(&A_MOMENT));
+    }
+    None
+}
+
+const A_MOMENT: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 500_000 };
 
 fn wait(kind: libc::idtype_t, id: libc::id_t, extra: libc::c_int) -> Look {
     let options = libc::WEXITED | libc::WNOHANG | libc::__WALL | extra;

@@ -48,7 +48,9 @@ pub(super) fn of_exit(
             let core = if core_dumped { ", core dumped" } else { "" };
             format!("killed by signal {signal}{name}{core}")
         }
-        None => "lost: its supervisor is gone, so how it ended is not known".to_owned(),
+        Some(ExitStatus::Unknown) | None => {
+            "lost: its guards were killed, so how it ended is not known".to_owned()
+        }
     };
     let stderr = stderr.text(STDERR_TAIL);
     let stderr = stderr.trim_end();

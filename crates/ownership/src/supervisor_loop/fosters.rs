@@ -1,0 +1,129 @@
+//! Processes that lost the guard that was their parent: known by the handle of their root and by the mark
+//! in their environment. That none is left is known from looking, not from the kernel: this is the
+//! degraded state, of which [`crate::supervisor::Event::Inherit`] is the beginning.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::Loop;
+use crate::exit::{Exit, ExitStatus, Usage};
+use crate::identity::{self, Stat};
+use crate::launch::TAG;
+use crate::membership::Member;
+use crate::registry::{Root, ScopeId};
+use crate::supervisor::Event;
+use crate::sys::Pid;
+use crate::sys::wait;
+
+/// A root that is no child of ours.
+pub(super) struct Foster {
+    pub(super) handle: OwnedFd,
+    member: Member,
+}
+
+impl Loop {
+    /// Watches the process with this number and start time. If it is gone, that is found later.
+    pub(super) fn foster(&mut self, scope: ScopeId, pid: Pid, start: u64) {
+        let Ok(handle) = wait::open_child(pid) else { return };
+        let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_dead()) else { return };
+        // One that nobody had looked at before its guard died is known by its mark.
+        let same = if start == 0 { self.tag_of(pid) == Some(scope) } else { stat.start == start };
+        if same {
+            self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+        }
+    }
+
+    /// Watches what the owner hands over.
+    pub(super) fn watch(&mut self, scope: ScopeId, handle: OwnedFd) {
+        let pid = identity::pid_of(handle.as_fd());
+        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, Stat::read(pid)?))) {
+            self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+        }
+        self.find_lost_fosters();
+    }
+
+    /// Those that were gone before they could be watched.
+    pub(super) fn find_lost_fosters(&mut self) {
+        let registry = self.machine.registry();
+        let lost: Vec<_> = registry
+            .iter()
+            .filter(|(id, scope)| {
+                matches!(scope.root, Root::Foster(_)) && !self.fosters.contains_key(id)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for scope in lost {
+            self.foster_died(scope);
+        }
+    }
+
+    pub(super) fn foster_died(&mut self, scope: ScopeId) {
+        let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
+        let exit = handle.and_then(|handle| wait::exit_of_other(&handle));
+        let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
+        self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+    }
+
+    /// Everything of such a scope: its root, what carries its mark, and what stands below these.
+    pub(super) fn foster_members(&self, scope: ScopeId) -> Vec<Member> {
+        let root = self.fosters.get(&scope).map(|foster| foster.member.clone());
+        let mut members: Vec<Member> = Vec::new();
+        for top in root.into_iter().chain(self.marked(|marked| marked == scope)) {
+            let below = self.source.walk([top.pid], |_| ());
+            // Another process may have its number by now.
+            if below.first().is_some_and(|first| first.identity() == top.identity()) {
+                members.extend(below);
+            }
+        }
+        let mut seen = HashSet::new();
+        members.retain(|member| seen.insert(member.identity()));
+        members
+    }
+
+    /// Processes whose environment names a scope that is asked for.
+    fn marked(&self, wanted: impl Fn(ScopeId) -> bool) -> Vec<Member> {
+        numbers_of_all()
+            .filter_map(|pid| {
+                let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
+                self.tag_of(pid).filter(|tag| wanted(*tag))?;
+                let same = Stat::read(pid)?.start == stat.start;
+                (same && !self.is_guard(pid)).then_some(Member { pid, stat })
+            })
+            .collect()
+    }
+
+    /// Started from inside such a scope, a guard may carry its mark.
+    fn is_guard(&self, pid: Pid) -> bool {
+        pid == identity::own_pid() || self.is_peer(pid)
+    }
+
+    /// Scopes that the marks of living processes name and that neither guard knows.
+    pub(super) fn strays(&self) -> Vec<ScopeId> {
+        let mut known: HashSet<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
+        if let Some(peer) = &self.peer {
+            known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
+        }
+        let found: HashSet<_> = self
+            .marked(|tag| !known.contains(&tag))
+            .iter()
+            .filter_map(|member| self.tag_of(member.pid))
+            .filter(|tag| !known.contains(tag))
+            .collect();
+        found.into_iter().collect()
+    }
+
+    /// The scope that a process's environment names, if it is one of ours.
+    pub(super) fn tag_of(&self, pid: Pid) -> Option<ScopeId> {
+        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let prefix = format!("{TAG}={}:", self.owner_identity);
+        let tag =
+            environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
+        std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
+    }
+}
+
+fn numbers_of_all() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}

@@ -1,0 +1,332 @@
+//! The other guard: what is said to it, and what follows when it is gone. Each step of
+//! [`crate::succession`] in its own function.
+
+use std::collections::HashSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::voice::{Line, Word};
+use super::{BATCH, Loop, now, set_up};
+use crate::exit::ExitStatus;
+use crate::identity::Stat;
+use crate::launch;
+use crate::line::{self, Received};
+use crate::peer::Note;
+use crate::program::SUPERVISOR_ROLE;
+use crate::registry::ScopeId;
+use crate::succession::{Gone, Step};
+use crate::supervisor::{Event, Unknown};
+use crate::sys::wait::{self, Dead};
+use crate::sys::{Pid, signal};
+use crate::table::{Flag, Row, Stage};
+
+/// The other guard.
+pub(super) struct Peer {
+    pub(super) handle: OwnedFd,
+    /// 0 for a keeper, which is no child of ours.
+    pub(super) pid: Pid,
+    pub(super) generation: u32,
+    pub(super) link: Line,
+    /// Nothing more comes over the link; its death is told by its handle.
+    pub(super) hung_up: bool,
+    /// It knows that nothing of ours is left.
+    told_settled: bool,
+}
+
+impl Peer {
+    pub(super) fn new(handle: OwnedFd, pid: Pid, generation: u32, link: OwnedFd) -> Self {
+        let link = Line::new(link);
+        Self { handle, pid, generation, link, hung_up: false, told_settled: false }
+    }
+}
+
+impl Loop {
+    /// Whether this child of ours is the other guard.
+    pub(super) fn is_peer(&self, pid: Pid) -> bool {
+        self.peer.as_ref().is_some_and(|peer| peer.pid == pid)
+    }
+
+    pub(super) fn tell_peer(&mut self, note: &Note, fds: Vec<OwnedFd>) {
+        if let Some(peer) = &mut self.peer {
+            peer.link.waiting.push_back(Word { bytes: note.encode(), fds, heard: None });
+        }
+    }
+
+    /// At once: what it is about may be all that is left of us a moment later.
+    pub(super) fn mirror(&mut self, scope: ScopeId) {
+        let Some(copy) = self.lines.get(&scope).and_then(|line| line.socket.try_clone().ok())
+        else {
+            return;
+        };
+        self.tell_peer(&Note::Mirror(scope), vec![copy]);
+        if let Some(peer) = &mut self.peer {
+            peer.link.flush(&mut Vec::new());
+        }
+    }
+
+    pub(super) fn unmirror(&mut self, scope: ScopeId) {
+        if scope != ScopeId::ALL {
+            self.tell_peer(&Note::Unmirror(scope), Vec::new());
+        }
+    }
+
+    /// What the other guard has said, and then whether it is gone.
+    pub(super) fn hear_peer(&mut self, gone: bool, said: bool) {
+        if said || gone {
+            self.hear_notes();
+        }
+        if gone {
+            self.peer_gone(Gone::Killed);
+        }
+    }
+
+    /// A batch of notes; whether there may be more.
+    fn hear_notes(&mut self) -> bool {
+        for _ in 0..BATCH {
+            let Some(peer) = self.peer.as_mut().filter(|peer| !peer.hung_up) else { return false };
+            match line::receive(peer.link.socket.as_fd(), &mut self.buffer, false) {
+                Ok(Received::Record { bytes, fds }) => {
+                    if let Some(note) = Note::decode(&bytes) {
+                        self.take_note(note, fds);
+                    }
+                }
+                Ok(Received::Bodiless { .. } | Received::Junk) => {}
+                Err(rustix::io::Errno::AGAIN) => return false,
+                Ok(Received::End) | Err(_) => peer.hung_up = true,
+            }
+        }
+        true
+    }
+
+    fn take_note(&mut self, note: Note, fds: Vec<OwnedFd>) {
+        match note {
+            Note::Mirror(scope) => {
+                self.mirrors.extend(fds.into_iter().next().map(|fd| (scope, fd)));
+            }
+            Note::Unmirror(scope) => drop(self.mirrors.remove(&scope)),
+            Note::Relay(request) => {
+                self.feed(Event::Request { line: ScopeId::ALL, request, fds });
+            }
+            // Whoever waits for it looks again in this turn.
+            Note::Settled => self.backlog = true,
+        }
+    }
+
+    /// The supervisor below us is dead; it is not reaped yet.
+    pub(super) fn supervisor_died(&mut self, dead: &Dead) {
+        self.hear_notes_to_the_end();
+        let how = match dead.exit.status {
+            ExitStatus::Code(0) => Gone::Left,
+            ExitStatus::Code(_) => Gone::ByItself,
+            ExitStatus::Signal { signal, .. } if FAULTS.contains(&signal) => Gone::ByItself,
+            ExitStatus::Signal { .. } | ExitStatus::Unknown => Gone::Killed,
+        };
+        wait::reap(dead.pid);
+        self.peer_gone(how);
+    }
+
+    /// A line that it mirrored in its last moment is not lost.
+    fn hear_notes_to_the_end(&mut self) {
+        while self.hear_notes() {}
+    }
+
+    fn peer_gone(&mut self, how: Gone) {
+        self.hear_notes_to_the_end();
+        for step in self.succession.peer_gone(how, now()) {
+            match step {
+                Step::TakeOver => self.take_over(false),
+                Step::Foster => self.take_over(true),
+                Step::Start => self.start_due = true,
+                Step::ServeAlone => self.serve_alone(),
+                Step::Leave if self.rows.is_empty() => self.done = true,
+                Step::Leave => self.start_due = true,
+                Step::Wake | Step::Kill => self.signal_peer(step),
+            }
+        }
+    }
+
+    /// What the other guard had is ours. As fosters, if its children are not.
+    fn take_over(&mut self, foster: bool) {
+        self.die_at("takeover");
+        let Some(peer) = self.peer.take() else { return };
+        self.serves = false;
+        self.machine.set_idle_limit(None, now());
+        self.table.forget_claims(peer.generation);
+        let rows = self.table.rows(peer.generation);
+        for row in &rows {
+            self.take_row(row, foster || row.has(Flag::Foster));
+        }
+        let (unknown, suspects) = match foster {
+            true => (Vec::new(), Vec::new()),
+            false => self.left_behind(&rows),
+        };
+        let taken: Vec<_> = rows.iter().map(|row| row.scope).collect();
+        self.feed(Event::Inherit { rows, foster, unknown, suspects });
+        for scope in taken {
+            self.take_line(scope);
+        }
+        self.find_lost_fosters();
+        self.mirrors.clear();
+        self.backlog = true;
+    }
+
+    fn take_row(&mut self, row: &Row, foster: bool) {
+        self.table.take_over(row.slot, self.generation);
+        self.rows.insert(row.scope, row.slot);
+        if row.pid == 0
+            || row.has(Flag::Rootless)
+            || matches!(row.stage, Stage::Dead | Stage::Empty)
+        {
+            return;
+        }
+        if foster {
+            self.table.flag(row.slot, Flag::Foster, true);
+            self.foster(row.scope, row.pid, row.start);
+        } else if let Ok(handle) = wait::open_child(row.pid) {
+            self.handles.insert(row.pid, handle);
+        }
+    }
+
+    /// Children that have come to us and that no row names, and roots of these rows that are dead.
+    fn left_behind(&self, rows: &[Row]) -> (Vec<Unknown>, Vec<Pid>) {
+        let roots: HashSet<_> = rows.iter().map(|row| row.pid).collect();
+        let children = self.source.own_children().unwrap_or_default();
+        let unknown = children
+            .into_iter()
+            .filter(|pid| !roots.contains(pid) && !self.machine.registry().knows(*pid))
+            .map(|pid| Unknown { pid, tag: self.tag_of(pid) })
+            .collect();
+        let suspects = roots.into_iter().filter(|pid| wait::look_at(*pid).is_some()).collect();
+        (unknown, suspects)
+    }
+
+    /// A scope that was taken over keeps its line; who is at its other end is told.
+    fn take_line(&mut self, scope: ScopeId) {
+        let kept = self.machine.registry().get(scope).is_some();
+        match self.mirrors.remove(&scope).filter(|_| kept) {
+            Some(socket) => {
+                self.lines.insert(scope, Line::new(socket));
+                self.hello(scope);
+            }
+            None if kept => self.feed(Event::LineClosed { line: scope }),
+            None => {}
+        }
+    }
+
+    /// A new supervisor speaks after us: what it says about a request that is unanswered must not come
+    /// before our own answer.
+    pub(super) fn start_when_silent(&mut self) {
+        let silent = self.lines.get(&ScopeId::ALL).is_none_or(|line| line.waiting.is_empty());
+        if self.start_due && silent && !self.owner_gone {
+            self.start_due = false;
+            self.start_supervisor();
+        }
+    }
+
+    fn start_supervisor(&mut self) {
+        match self.try_start() {
+            Some(peer) => {
+                self.peer = Some(peer);
+                self.succession.started(now());
+                let scopes: Vec<_> = self.lines.keys().copied().collect();
+                for scope in scopes.into_iter().filter(|scope| *scope != ScopeId::ALL) {
+                    self.mirror(scope);
+                }
+            }
+            None => self.serve_alone(),
+        }
+    }
+
+    fn try_start(&mut self) -> Option<Peer> {
+        let control = self.lines.get(&ScopeId::ALL)?;
+        let (ours, theirs) = line::pair().ok()?;
+        let role = format!("{SUPERVISOR_ROLE}={}", self.generation);
+        let mut argv = vec![b"minder".to_vec(), role.into_bytes()];
+        argv.extend(set_up::trailing_args());
+        self.table.set_keeper(self.generation);
+        let fds = [
+            control.socket.as_fd(),
+            self.owner.as_fd(),
+            theirs.as_fd(),
+            self.table.memfd(),
+            self.own_handle.as_fd(),
+        ];
+        let image = set_up::own_program().ok()?;
+        // It takes the next number; nobody else takes one.
+        let generation = self.table.last_generation() + 1;
+        let started =
+            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), self.open_files);
+        let (pid, handle) = started.ok()?;
+        Some(Peer::new(handle, pid, generation, ours))
+    }
+
+    /// No supervisor can be had: better one guard than none.
+    fn serve_alone(&mut self) {
+        self.serves = true;
+        self.machine.set_idle_limit(Some(self.idle_limit), now());
+        self.hello(ScopeId::ALL);
+    }
+
+    pub(super) fn see_owner_gone(&mut self) {
+        self.owner_gone = true;
+        self.start_due = false;
+        self.table.mark_sweeping(self.generation);
+        for step in self.succession.owner_gone(now()) {
+            self.signal_peer(step);
+        }
+        self.feed(Event::OwnerGone);
+    }
+
+    /// After the owner's death: whether the supervisor does its part, and whether ours is done.
+    pub(super) fn watch_the_other(&mut self) {
+        let Some(peer) = &self.peer else { return };
+        let sweeping = self.table.is_sweeping(peer.generation);
+        let grace = self.table.longest_grace(peer.generation);
+        for step in self.succession.tick(sweeping, grace, now()) {
+            self.signal_peer(step);
+        }
+        if self.owner_gone && self.rows.is_empty() {
+            let Some(peer) = &mut self.peer else { return };
+            if !std::mem::replace(&mut peer.told_settled, true) {
+                self.tell_peer(&Note::Settled, Vec::new());
+            }
+        }
+    }
+
+    fn signal_peer(&mut self, step: Step) {
+        let number = match step {
+            Step::Wake => libc::SIGCONT,
+            Step::Kill => libc::SIGKILL,
+            Step::TakeOver | Step::Foster | Step::Start | Step::ServeAlone | Step::Leave => return,
+        };
+        if let Some(peer) = &self.peer {
+            // Fails only if it is dead, which is told otherwise.
+            let _ = signal::send(peer.handle.as_fd(), number);
+        }
+    }
+
+    /// A guard that has nothing leaves only when the other one has nothing either.
+    pub(super) fn stay_while_the_other_is_busy(&mut self) {
+        if self.machine.is_about_to_leave(now()) && self.peer_is_busy() {
+            self.machine.stay(now());
+        }
+    }
+
+    /// A keeper that lives and has something left may die before it is done.
+    pub(super) fn peer_is_busy(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| self.table.holds_any(peer.generation))
+    }
+
+    /// The start time of what was started: who it is, for the case that it becomes nobody's child. Not
+    /// before the owner has its answer.
+    pub(super) fn read_starts(&mut self) {
+        for (slot, pid) in std::mem::take(&mut self.unread) {
+            if let Some(stat) = Stat::read(pid) {
+                self.table.set_start(slot, pid, stat.start);
+            }
+        }
+    }
+}
+
+/// Signals by which a program ends itself.
+const FAULTS: [i32; 6] =
+    [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGSYS];

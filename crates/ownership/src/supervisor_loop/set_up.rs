@@ -1,0 +1,211 @@
+//! How a guard begins: from the descriptors that it inherited to a loop that runs.
+//!
+//! The keeper's first stage leaves in a copy, so that the owner's process sees no child that it did not
+//! start; the keeper then starts the supervisor, which is its child.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::off::Off;
+use super::peer::Peer;
+use super::voice::{Line, Word};
+use super::{IDLE_LIMIT, Loop, now};
+use crate::identity::{self, Stat};
+use crate::membership::{Protected, Source};
+use crate::program::KEEPER_ROLE;
+use crate::protocol::{MAX_INLINE, Reply, VERSION};
+use crate::registry::ScopeId;
+use crate::succession::{Role, Succession};
+use crate::supervisor::Supervisor;
+use crate::sys::{process, signal};
+use crate::table::Table;
+
+/// For tests only: milliseconds without children after which the guards leave.
+const TEST_IDLE: &str = "OWNERSHIP_TEST_IDLE_MS";
+
+/// Runs this process as a keeper, to its end.
+pub(crate) fn run_keeper() -> ExitCode {
+    let fds = [process::inherited(3), process::inherited(4)];
+    let [Some(control), Some(owner)] = fds else { return ExitCode::from(2) };
+    run(|| {
+        cut_off(&[&control, &owner], 5)?;
+        process::go_on_in_a_copy()?;
+        // Fails only if the stage's parent leads us already; then we are in a session of our own.
+        // detached-spawn: ok — the guards themselves must outlive their owner, to end what that left
+        let _ = rustix::process::setsid();
+        Loop::keeper(control, owner)
+    })
+}
+
+/// Runs this process as the supervisor below a keeper, to its end.
+pub(crate) fn run_supervisor() -> ExitCode {
+    let fds = [3, 4, 5, 6, 7].map(process::inherited);
+    let [Some(control), Some(owner), Some(link), Some(table), Some(keeper)] = fds else {
+        return ExitCode::from(2);
+    };
+    run(|| {
+        cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
+        Loop::supervisor(control, owner, link, table, keeper)
+    })
+}
+
+fn run(set_up: impl FnOnce() -> io::Result<Loop>) -> ExitCode {
+    std::panic::set_hook(Box::new(|_| std::process::abort()));
+    match set_up().map(Loop::run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Keeps nothing that was inherited but these.
+fn cut_off(kept: &[&OwnedFd], first_other: i32) -> io::Result<()> {
+    for fd in kept {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    process::close_from(first_other);
+    process::quiet_standard_streams()
+}
+
+impl Loop {
+    /// A keeper whose supervisor is still to be started.
+    fn keeper(control: OwnedFd, owner: OwnedFd) -> io::Result<Self> {
+        show_as("warden");
+        let table = Table::create()?;
+        table.numbered_up_to(generation_before());
+        let mut keeper = Self::new(Role::Keeper, control, owner, table)?;
+        keeper.start_due = true;
+        Ok(keeper)
+    }
+
+    fn supervisor(
+        control: OwnedFd,
+        owner: OwnedFd,
+        link: OwnedFd,
+        table: OwnedFd,
+        keeper: OwnedFd,
+    ) -> io::Result<Self> {
+        show_as("minder");
+        let mut supervisor = Self::new(Role::Supervisor, control, owner, Table::open(table)?)?;
+        // The keeper took the number before ours for itself, or has had others since: it says so by the
+        // rows that it holds.
+        let keeper = Peer::new(keeper, 0, supervisor.table.keeper(), link);
+        supervisor.peer = Some(keeper);
+        supervisor.serves = true;
+        supervisor.machine.set_idle_limit(Some(supervisor.idle_limit), now());
+        supervisor.hello(ScopeId::ALL);
+        Ok(supervisor)
+    }
+
+    fn new(role: Role, control: OwnedFd, owner: OwnedFd, table: Table) -> io::Result<Self> {
+        rustix::process::chdir("/")?;
+        signal::ignore_terminal();
+        let off = Off::from_environment();
+        if !off.subreaper {
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        }
+        // A dead owner has no number any more; its death is the first thing that will be seen.
+        let owner_pid = identity::pid_of(owner.as_fd()).unwrap_or(0);
+        let stat = Stat::read(owner_pid);
+        let start = stat.as_ref().map_or(0, |stat| stat.start);
+        let idle = std::env::var(TEST_IDLE).ok().and_then(|millis| millis.parse().ok());
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+        let generation = table.next_generation();
+        Ok(Self {
+            machine: Supervisor::new(None, first_scope(generation), now()),
+            succession: Succession::new(role, now()),
+            generation,
+            table,
+            rows: HashMap::new(),
+            unread: Vec::new(),
+            peer: None,
+            start_due: false,
+            mirrors: HashMap::new(),
+            serves: false,
+            owner,
+            owner_identity: format!("{owner_pid}.{start}"),
+            owner_gone: false,
+            idle_limit: idle.map_or(IDLE_LIMIT, Duration::from_millis),
+            deaths: signal::child_deaths()?,
+            null: null.into(),
+            own_handle: identity::own_pidfd()?,
+            lines: HashMap::from([(ScopeId::ALL, Line::new(control))]),
+            parting: Vec::new(),
+            handles: HashMap::new(),
+            fosters: HashMap::new(),
+            fresh: HashMap::new(),
+            reached: HashMap::new(),
+            source: if off.lists { Source::Scan } else { Source::probe() },
+            protected: Protected {
+                own: rustix::process::getpgrp().as_raw_nonzero().get(),
+                owner: stat.map_or(0, |stat| stat.group),
+            },
+            open_files: raise_open_files(),
+            off,
+            buffer: vec![0; MAX_INLINE + 1],
+            unburied: false,
+            backlog: false,
+            leaving: false,
+            done: false,
+        })
+    }
+
+    /// Says who serves this line from now on.
+    pub(super) fn hello(&mut self, line: ScopeId) {
+        let mut fds: Vec<_> = self.own_handle.try_clone().into_iter().collect();
+        if line == ScopeId::ALL {
+            let keeper = match &self.peer {
+                Some(peer) if self.succession.role() == Role::Supervisor => &peer.handle,
+                Some(_) | None => &self.own_handle,
+            };
+            fds.extend(keeper.try_clone());
+        }
+        let (pid, generation) = (identity::own_pid(), self.generation);
+        let hello = Reply::Hello { version: VERSION, pid, generation };
+        if let Some(line) = self.lines.get_mut(&line) {
+            line.waiting.push_back(Word::new(&hello, fds));
+        }
+    }
+}
+
+/// The name of the process, which is that of its first thread.
+fn show_as(name: &str) {
+    // A name is a help, not a need.
+    drop(std::fs::write("/proc/self/comm", name));
+}
+
+/// Scopes of different guards have different numbers.
+fn first_scope(generation: u32) -> u64 {
+    (u64::from(generation) << 32) + 1
+}
+
+/// The role's argument may carry the number of the last guard that this owner had.
+fn generation_before() -> u32 {
+    let role = std::env::args().nth(1).unwrap_or_default();
+    let number = role.strip_prefix(KEEPER_ROLE).and_then(|rest| rest.strip_prefix('='));
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// This program, as a keeper starts it again.
+pub(super) fn own_program() -> io::Result<OwnedFd> {
+    Ok(std::fs::File::open("/proc/self/exe")?.into())
+}
+
+/// What follows the role in this program's arguments.
+pub(super) fn trailing_args() -> impl Iterator<Item = Vec<u8>> {
+    use std::os::unix::ffi::OsStringExt;
+    std::env::args_os().skip(2).map(OsStringExt::into_vec)
+}
+
+/// A guard holds a handle for each child, and a line for some: takes as many descriptors as it
+/// may, and gives its children what they would have had.
+fn raise_open_files() -> Option<(u64, u64)> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    let (soft, hard) = (before.current?, before.maximum?);
+    let raised = Rlimit { current: Some(hard), maximum: Some(hard) };
+    setrlimit(Resource::Nofile, raised).ok()?;
+    Some((soft, hard))
+}
