@@ -1,9 +1,7 @@
 //! The rows of the death matrix in which guards die: alone, one after the other, with each other, and with
-//! the owner. Needs a keeper above the supervisor; one that stands alone has no heir, and these rows skip.
+//! the owner.
 
 mod support;
-
-use std::time::Duration;
 
 use rustix::process::Signal;
 use support::matrix::{Bystanders, Case, GRACE, run};
@@ -67,9 +65,6 @@ const CASES: [(&str, &[Step], &[&str]); 20] = [
 /// answered; and whoever was killed before: once the owner is dead nothing is left.
 #[test]
 fn whoever_dies_nothing_is_lost_while_the_owner_lives_and_nothing_left_after() {
-    if !there_is_a_keeper() {
-        return;
-    }
     run(CASES
         .iter()
         .map(|(name, steps, free)| Case::new(name, move || play(steps, free)))
@@ -153,14 +148,4 @@ fn kill_at_once(whom: &[Identity]) {
 
 fn two_guards(owner: &TreeOwner) -> Guards {
     wait_for("two guards", || owner.guards().filter(|guards| guards.keeper.is_some()))
-}
-
-#[expect(clippy::print_stderr, reason = "skips loudly")]
-fn there_is_a_keeper() -> bool {
-    let owner = TreeOwner::start(Duration::ZERO, "");
-    let keeper = owner.guards().expect("guards").keeper.is_some();
-    if !keeper {
-        eprintln!("SKIPPED: one supervisor stands alone here, without a keeper above it");
-    }
-    keeper
 }
