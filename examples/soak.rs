@@ -1,5 +1,7 @@
 //! Soak: children that send a result and leave at once, over and over. None may be lost, and nothing
-//! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread]`, 10,000 without a number.
+//! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread] [--long]`, 10,000 without a
+//! number. With `--long` it is one long batch of short answers: the memory of the parent may grow by the
+//! task list and a small record per outcome, and every answer is read back from the store.
 //!
 //! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
 //! is missing or wrong, a zombie or a process is left, descriptors have leaked, or memory grows with the
@@ -65,6 +67,9 @@ fn host() -> Result<(), Box<dyn Error>> {
 
     // The first child starts the supervisor and opens what stays open.
     run(&delegator, 0, 1)?;
+    if arguments.iter().any(|argument| argument == "--long") {
+        return long(&delegator, children);
+    }
     let before = Seen::now()?;
     #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
     let began = Instant::now();
@@ -82,7 +87,7 @@ fn host() -> Result<(), Box<dyn Error>> {
         children as f64 / took.as_secs_f64()
     );
     for (when, seen) in [("before", &before), ("after", &after)] {
-        let Seen { descriptors, zombies, resident_kib } = seen;
+        let Seen { descriptors, zombies, resident_kib, peak_kib: _ } = seen;
         println!(
             "{when}: {descriptors} descriptors, {zombies} zombies, {resident_kib} KiB resident"
         );
@@ -136,22 +141,70 @@ fn run(
     Ok(sizes.iter().sum())
 }
 
+/// What one task of a long batch may cost: its entry in the task list, its record, and a share of the
+/// queues and caches on the way.
+const LONG_BYTES_PER_TASK: u64 = 512;
+
+/// What a long batch may cost whatever its length: queues, SQLite's cache, stacks of threads.
+const LONG_BYTES: u64 = 24 * 1024 * 1024;
+
+/// One batch of short answers, read back one by one.
+fn long(delegator: &blocking::Delegator, children: usize) -> Result<(), Box<dyn Error>> {
+    let size = |child: usize| 1 + child % 100;
+    let before = Seen::now()?;
+    #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
+    let began = Instant::now();
+    let tasks = (0..children).map(|child| Task::of::<Sender>("short", size(child)));
+    let report = delegator.batch(tasks).run()?;
+    let took = began.elapsed();
+    let after = Seen::now()?;
+    if !report.verified_empty() || !report.is_durable() || !report.all_completed() {
+        return Err(format!("{:?}, {:?}", report.counts(), report.warnings()).into());
+    }
+    let mut read = 0;
+    for (child, outcome) in report.results().enumerate() {
+        if outcome.answer::<Sender>()?.len() != size(child) {
+            return Err(format!("task {child} has another answer").into());
+        }
+        read += 1;
+    }
+    if read != children {
+        return Err(format!("{read} of {children} answers were read back").into());
+    }
+    let peak = Seen::now()?.peak_kib;
+    let rate = children as f64 / took.as_secs_f64();
+    println!("{children} tasks in one batch in {:.1} s ({rate:.0} per second)", took.as_secs_f64());
+    let (first, last) = (before.resident_kib, after.resident_kib);
+    println!("KiB resident: {first} before, {last} after, {peak} at most, reading back included");
+    let allowed = (children as u64 * LONG_BYTES_PER_TASK + LONG_BYTES) / 1024;
+    if peak > first + allowed {
+        return Err(format!("memory grew by more than {allowed} KiB").into());
+    }
+    println!("0 lost, every answer read back");
+    Ok(())
+}
+
 /// What must not grow.
 struct Seen {
     descriptors: usize,
     zombies: usize,
     resident_kib: u64,
+    /// The most that was ever resident.
+    peak_kib: u64,
 }
 
 impl Seen {
     fn now() -> Result<Self, Box<dyn Error>> {
         let status = fs::read_to_string("/proc/self/status")?;
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let resident = resident.and_then(|text| text.split_whitespace().next());
+        let kib = |field| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field));
+            line.and_then(|text| text.split_whitespace().next()).unwrap_or("0").parse()
+        };
         Ok(Self {
             descriptors: fs::read_dir("/proc/self/fd")?.count(),
             zombies: zombies()?,
-            resident_kib: resident.unwrap_or("0").parse()?,
+            resident_kib: kib("VmRSS:")?,
+            peak_kib: kib("VmHWM:")?,
         })
     }
 }

@@ -9,6 +9,8 @@
 //! | `silent` | connects, says nothing, and runs on |
 //! | `leaver` | exits 0 at once without a word |
 //! | `wrong-version` | says `Hello` with a version that nobody speaks |
+//! | `no-hello` | sends a right result as the first thing, without a `Hello`, then exits 0 |
+//! | `two-hellos` | says `Hello` twice, then does it right |
 //! | `noise` | sends COUNT (4096) bytes that are no frame as the first thing, then exits 0 |
 //! | `deaf` | says `Hello`, and never reads what comes |
 //! | `early-event` | sends `Hello` and an event in one breath, then does it right |
@@ -25,7 +27,8 @@
 //! | `result` | sends a result of COUNT (0) bytes and exits in the same breath |
 //! | `short-parts` | announces COUNT (1000) bytes more than the parts of its result hold |
 //! | `result-then-crash` | sends a right result and is killed by SEGV |
-//! | `result-then-stay` | sends a right result, closes nothing, and runs on |
+//! | `result-then-stay` | sends a right result, names itself `stays`, closes nothing, and runs on |
+//! | `stop-result-stay` | stops itself (STOP); when it is continued, as `result-then-stay` |
 //! | `crash` | is killed by the signal COUNT (11) |
 //! | `exit` | exits with the code COUNT (3) and without a result |
 //! | `hang` | runs on and ignores every interrupt |
@@ -64,6 +67,11 @@ fn main() -> io::Result<ExitCode> {
         "silent" => run_on(),
         "leaver" => return Ok(ExitCode::SUCCESS),
         "noise" => return noise(&mut line, count.unwrap_or(4096)).map(|()| ExitCode::SUCCESS),
+        "no-hello" => return result(&mut line, "unasked").map(|()| ExitCode::SUCCESS),
+        "two-hellos" => {
+            hello(&mut line, PROTOCOL_VERSION)?;
+            hello(&mut line, PROTOCOL_VERSION)?;
+        }
         "wrong-version" => hello(&mut line, PROTOCOL_VERSION + 1000)?,
         _ => hello(&mut line, PROTOCOL_VERSION)?,
     }
@@ -88,7 +96,7 @@ fn mode_of(text: &str) -> (String, Option<u64>) {
 fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result<ExitCode> {
     let number = |default: u64| count.unwrap_or(default);
     match mode {
-        "well" | "early-event" => {
+        "well" | "early-event" | "two-hellos" => {
             send(&mut line, &text("working"))?;
             result(&mut line, "well")?;
         }
@@ -128,9 +136,10 @@ fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result
             result(&mut line, "right before the crash")?;
             die_by(11)?;
         }
-        "result-then-stay" => {
-            result(&mut line, "and still here")?;
-            run_on();
+        "result-then-stay" => stay(&mut line)?,
+        "stop-result-stay" => {
+            kill_process(getpid(), Signal::STOP)?;
+            stay(&mut line)?;
         }
         "crash" => die_by(number(11))?,
         "exit" => return Ok(ExitCode::from(u8::try_from(number(3)).unwrap_or(u8::MAX))),
@@ -211,6 +220,14 @@ fn send(line: &mut UnixStream, message: &ChildMessage) -> io::Result<()> {
 
 fn result(line: &mut UnixStream, answer: &str) -> io::Result<()> {
     send(line, &finish(Some(answer.to_owned()), answer.len() as u64))
+}
+
+/// The name (man 5 proc_pid_comm) says that the result is out.
+fn stay(line: &mut UnixStream) -> io::Result<()> {
+    result(line, "and still here")?;
+    rustix::thread::set_name(c"stays")?;
+    run_on();
+    Ok(())
 }
 
 /// A result of `count` bytes, in parts when it is longer than one, announced as `extra` bytes more.

@@ -2,7 +2,8 @@
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`), `places`, `start_timeout_seconds`, `grace_seconds`, `worker_command`. Its agents
-//! are those that ship and `step` of the fault suite.
+//! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
+//! the state directory, so that a test knows what it has seen.
 //!
 //! It prints JSON lines: `{"run":ID}`, every event of the batch as it comes, and at the end
 //! `{"report":{"verified_empty":…,"warnings":[…],"left_running":[…],"results":[…]}}`. Words on its stdin,
@@ -22,7 +23,9 @@
 mod step;
 
 use std::error::Error;
+use std::fs::File;
 use std::io::{self, BufRead, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -97,6 +100,9 @@ fn main() -> ExitCode {
 fn host() -> Result<(), Box<dyn Error>> {
     let job = std::env::args().nth(1).ok_or("owner JOB")?;
     let job: Job = serde_json::from_str(&job)?;
+    let log = File::create(Path::new(&job.state).join("owner.log"))?;
+    let seen = tracing_subscriber::EnvFilter::new("delegate::run=debug");
+    tracing_subscriber::fmt().with_env_filter(seen).with_ansi(false).with_writer(log).init();
     let delegator = Delegator::builder()
         .isolation(Isolation::Process)
         .settings(job.settings())

@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     BrokenPromise,
     /// No such run or child.
     NotFound,
+    /// Ended by SIGHUP: its terminal is gone.
+    HungUp,
     /// Ended by Ctrl-C.
     Interrupted,
     /// Ended by SIGTERM.
@@ -26,12 +28,13 @@ pub(crate) enum Exit {
 const PANIC: u8 = 101;
 
 impl Exit {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Done,
         Self::Failed,
         Self::BadInput,
         Self::BrokenPromise,
         Self::NotFound,
+        Self::HungUp,
         Self::Interrupted,
         Self::Terminated,
     ];
@@ -44,6 +47,7 @@ impl Exit {
             Self::BadInput => 2,
             Self::BrokenPromise => 3,
             Self::NotFound => 4,
+            Self::HungUp => 129,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }
@@ -58,6 +62,7 @@ impl Exit {
                 "done, but something is left, is not verified, or was not stored"
             }
             Self::NotFound => "no such run or child",
+            Self::HungUp => "ended by SIGHUP (its terminal was closed)",
             Self::Interrupted => "ended by Ctrl-C",
             Self::Terminated => "ended by SIGTERM",
         }
@@ -111,11 +116,13 @@ mod tests {
 
     #[test]
     fn every_ending_has_its_code() {
-        for by_signal in [None, Some(Exit::Interrupted), Some(Exit::Terminated)] {
+        let signals = [Exit::HungUp, Exit::Interrupted, Exit::Terminated];
+        for by_signal in signals.map(Some).into_iter().chain([None]) {
             for bits in 0..8_u8 {
                 let [verified, durable, all_completed] = [1, 2, 4].map(|bit| bits & bit != 0);
                 let code = Ending { by_signal, verified, durable, all_completed }.exit().code();
                 let expected = match (by_signal, verified && durable, all_completed) {
+                    (Some(Exit::HungUp), ..) => 129,
                     (Some(Exit::Interrupted), ..) => 130,
                     (Some(_), ..) => 143,
                     (None, false, _) => 3,
@@ -135,6 +142,6 @@ mod tests {
             .skip(1)
             .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
             .collect();
-        assert_eq!(codes, [0, 1, 2, 3, 4, 101, 130, 143]);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 101, 129, 130, 143]);
     }
 }

@@ -2,7 +2,9 @@
 //! batch, as it should, but neither Ctrl-C nor SIGTERM.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
+use rustix::fs::{self, OFlags, fcntl_getfl, fstat};
 use tokio::sync::{mpsc, oneshot};
 
 /// Pieces that wait for the reader. Each is about one line; a slow reader is felt after this many.
@@ -58,14 +60,22 @@ impl Printer {
         self.print(move |to| writeln!(to, "{line}"));
     }
 
-    /// Waits for the last job. A closed pipe is a reader that had enough, and no error.
+    /// Waits for the last job.
     ///
     /// # Errors
     /// The first one of the writer.
     pub(crate) async fn finish(self) -> io::Result<()> {
         drop(self.jobs);
-        forgive_closed_pipe(self.done.await.unwrap_or(Ok(())))
+        self.done.await.unwrap_or(Ok(()))
     }
+}
+
+/// Whether a standard stream was closed when this program began. `std` puts `/dev/null` there then, for
+/// reading and writing; what a shell puts there for `>/dev/null` is for writing only.
+pub(crate) fn was_closed(stream: impl AsFd) -> bool {
+    let is_null = fstat(&stream)
+        .is_ok_and(|stat| (fs::major(stat.st_rdev), fs::minor(stat.st_rdev)) == (1, 3));
+    is_null && fcntl_getfl(&stream).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
 /// A closed pipe is a reader that had enough.

@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and Ctrl-Z: what was heard ([`Signals`], which waits), and what it means
+//! Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z: what was heard ([`Signals`], which waits), and what it means
 //! ([`Policy`], which does not).
 
 use std::io;
@@ -15,6 +15,8 @@ pub(crate) enum Heard {
     Interrupt,
     /// SIGTERM.
     Terminate,
+    /// SIGHUP: the terminal was closed.
+    HangUp,
     /// SIGTSTP, as from Ctrl-Z.
     Suspend,
 }
@@ -46,6 +48,7 @@ impl Policy {
             Heard::Suspend => return Action::Suspend,
             Heard::Interrupt => (Exit::Interrupted, Action::Interrupt),
             Heard::Terminate => (Exit::Terminated, Action::Kill),
+            Heard::HangUp => (Exit::HungUp, Action::Kill),
         };
         let action = match (self.ended_by, self.killing) {
             (None, _) => first,
@@ -68,6 +71,7 @@ impl Policy {
 pub(crate) struct Signals {
     interrupt: Option<unix::Signal>,
     terminate: Option<unix::Signal>,
+    hang_up: Option<unix::Signal>,
     suspend: Option<unix::Signal>,
 }
 
@@ -90,16 +94,18 @@ impl Signals {
         Ok(Self {
             interrupt: listen(Signal::INT)?,
             terminate: listen(Signal::TERM)?,
+            hang_up: listen(Signal::HUP)?,
             suspend: listen(Signal::TSTP)?,
         })
     }
 
     /// The next one. Cancel safe: a signal that came is heard by the next call.
     pub(crate) async fn next(&mut self) -> Heard {
-        let Self { interrupt, terminate, suspend } = self;
+        let Self { interrupt, terminate, hang_up, suspend } = self;
         tokio::select! {
             biased;
             () = hear(terminate) => Heard::Terminate,
+            () = hear(hang_up) => Heard::HangUp,
             () = hear(interrupt) => Heard::Interrupt,
             () = hear(suspend) => Heard::Suspend,
         }
@@ -138,10 +144,13 @@ mod tests {
     #[test]
     fn the_ladder() {
         let (int, term, stop) = (Heard::Interrupt, Heard::Terminate, Heard::Suspend);
+        let hup = Heard::HangUp;
         for (heard, actions, exit) in [
             (&[int][..], &[Interrupt][..], Some(130)),
             (&[int, int, int, int], &[Interrupt, Kill, LeaveOutput, LeaveOutput], Some(130)),
             (&[term, term], &[Kill, LeaveOutput], Some(143)),
+            (&[hup, hup], &[Kill, LeaveOutput], Some(129)),
+            (&[int, hup], &[Interrupt, Kill], Some(130)),
             (&[int, term, int], &[Interrupt, Kill, LeaveOutput], Some(130)),
             (&[stop, int, stop], &[Suspend, Interrupt, Suspend], Some(130)),
             (&[stop], &[Suspend], None),

@@ -82,6 +82,44 @@ fn standard_input_is_told_apart_from_files() {
 }
 
 #[test]
+fn a_batch_without_an_end_is_refused_and_not_read_for_ever() {
+    let rig = Rig::new();
+    for (file, stdin) in [("-", "/dev/zero"), ("/dev/zero", "/dev/null")] {
+        let mut command = rig.command(["run", file]);
+        command.stdin(std::fs::File::open(stdin).unwrap());
+        let said = Said::of(command.output().unwrap());
+        said.expect(2).says("larger than 64 MiB").says(&format!(" --> {file}"));
+        said.says("nothing was started");
+    }
+    // A writer that never closes is not waited for either.
+    let mut endless = rig.program("sh");
+    endless.args(["-c", &format!("yes | '{}' run - --json", crate::rig::DELEGATE)]);
+    let error = Said::of(endless.output().unwrap()).expect(2).json()["error"].clone();
+    assert_eq!(error["code"], "too_large");
+}
+
+#[test]
+fn zero_is_no_limit_and_the_hint_says_how_to_have_none() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["echo fine"]);
+    for zero in ["0", "0s", "0ms"] {
+        let said = rig.run(["run", "b.yaml", "--timeout", zero]);
+        said.expect(2).says("hint: write `null` for no limit");
+    }
+    rig.run(["run", "b.yaml", "--set", "child_timeout_seconds=0"]).expect(2).says("write `null`");
+    rig.run(["run", "b.yaml", "--timeout", "null"]).expect(0).says("1 completed");
+    // A grace may be 0, and is written with its unit.
+    rig.run(["run", "b.yaml", "--set", "interrupt_grace=0"]).expect(2).says("write `0s`");
+    rig.run(["run", "b.yaml", "--set", "interrupt_grace=0s"]).expect(0);
+    let negative = rig.run(["run", "b.yaml", "--timeout=-1"]);
+    assert!(!negative.expect(2).err.contains("write `-1s`"), "{}", negative.err);
+    for field in ["timeout: 0", "timeout: 0s", "timeout_seconds: 0"] {
+        rig.file("z.yaml", format!("tasks: [{{goal: a, params: {{argv: ['true']}}, {field}}}]"));
+        rig.run(["run", "z.yaml"]).expect(2).says("leave it out for no limit of its own");
+    }
+}
+
+#[test]
 fn parameters_that_do_not_fit_fail_their_task_alone_and_name_the_field() {
     let rig = Rig::new();
     rig.file(

@@ -113,6 +113,52 @@ fn three_when_the_disk_fills_up_while_a_run_goes_on() {
 }
 
 #[test]
+fn three_when_the_state_directory_is_deleted_while_a_run_goes_on() {
+    let gone = |rig: &Rig| rig.path("state/runs.sqlite").to_str().unwrap().to_owned();
+    for scripts in [&["rm -rf state; echo kept me"][..], &["echo first", "rm -rf state"]] {
+        let rig = Rig::new();
+        rig.batch("b.yaml", scripts);
+        let said = rig.run(["run", "b.yaml", "-j", "1"]);
+        said.expect(3).says("0 processes left").says(&gone(&rig)).says("was deleted or replaced");
+        said.says("not all outcomes are stored").says(if scripts.len() > 1 {
+            "\"first\""
+        } else {
+            "kept me"
+        });
+        assert_eq!(said.err.matches("warning:").count(), 1, "once, not twice:\n{}", said.err);
+        assert!(!said.out.contains("delegate show"), "{}", said.out);
+    }
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["rm -rf state; echo kept me"]);
+    let said = rig.run(["run", "b.yaml", "--json"]);
+    let report = said.expect(3).says("was deleted or replaced").json();
+    assert_eq!(report["results"][0]["summary"], "kept me");
+    assert_eq!(report["durable"], false);
+}
+
+/// Whoever reads standard output is gone, or there never was one: what is left is said all the same.
+#[test]
+fn a_closed_standard_output_does_not_cost_the_last_line() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["until test -e gone; do sleep 0.01; done; echo one"]);
+    let delegate = |before: &str, args: &str, after: &str| {
+        let mut shell = rig.program("sh");
+        shell.args(["-c", &format!("{before}; '{DELEGATE}' run b.yaml {args} {after}")]);
+        Said::of(shell.output().unwrap())
+    };
+    let reader_leaves = "| { exec <&-; touch gone; }";
+    for args in ["", "--quiet", "--json", "--json --quiet", "--jsonl"] {
+        for (before, after) in [("touch gone", ">&-"), ("rm -f gone", reader_leaves)] {
+            let said = delegate(before, args, after);
+            said.expect(0);
+            assert_eq!(said.err.matches("0 processes left").count(), 1, "{args} {after} {said:?}");
+        }
+    }
+    // Nobody misses what was sent away on purpose.
+    assert!(!delegate("touch gone", "", ">/dev/null").err.contains("0 processes left"));
+}
+
+#[test]
 fn three_when_the_results_cannot_be_printed() {
     let rig = Rig::new();
     rig.batch("b.yaml", &["echo lost"]);
@@ -120,6 +166,7 @@ fn three_when_the_results_cannot_be_printed() {
     command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
     let said = Said::of(command.output().unwrap());
     said.expect(3).says("results could not be written to standard output");
+    assert!(said.err.contains("0 processes left"), "{}", said.err);
     // The record is whole all the same.
     rig.run(["show", "latest"]).expect(0).says("lost");
 }

@@ -103,6 +103,35 @@ fn sigterm_kills_at_once_and_says_143() {
 }
 
 #[test]
+fn sighup_ends_it_as_sigterm_does_and_says_129() {
+    for isolation in ["process", "thread"] {
+        let rig = Rig::new();
+        let args = [&FOR_EVER[..], &["--isolation", isolation]].concat();
+        let running = started(&rig, &["echo done before", STUBBORN], &args);
+        completed_one(&rig);
+        running.signal(Signal::HUP);
+        running.end().expect(129).says("\"done before\"").says("0 processes left");
+        rig.wait_for_nobody();
+        let run = &rig.runs()[0];
+        assert_eq!((&run["status"], &run["counts"]["interrupted"]), (&"failed".into(), &1.into()));
+    }
+}
+
+/// Whoever ignores it (`nohup`) wants the run to go on.
+#[test]
+fn sighup_that_is_ignored_stays_ignored() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["touch begun; until test -e go; do sleep 0.01; done; echo over"]);
+    let mut command = rig.program("env");
+    command.args(["--ignore-signal=HUP", crate::rig::DELEGATE, "run", "b.yaml"]);
+    let running = Running::of(command);
+    wait_for("the task to begin", || rig.path("begun").exists().then_some(()));
+    running.signal(Signal::HUP);
+    rig.file("go", "");
+    running.end().expect(0).says("\"over\"").says("0 processes left");
+}
+
+#[test]
 fn json_stays_one_object_when_a_signal_ends_the_run() {
     let rig = Rig::new();
     let running = started(&rig, &[STUBBORN], &["--json"]);

@@ -6,7 +6,7 @@ use delegate_runtime::{Event, Isolation, Status};
 
 use crate::alone::{alone, kib, peak};
 use crate::seen::watch_with;
-use crate::support::{BOTH, command, helper, rig, rig_with, run};
+use crate::support::{BOTH, command, helper, rig, rig_with, run, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -115,6 +115,40 @@ fn rb_17_noise_on_stderr_is_read_and_only_its_tail_kept() {
         let error = outcomes[0].error.as_ref().unwrap();
         assert_eq!(outcomes[0].status, Status::Failed);
         assert!(error.ends_with("the end") && error.len() < 10_000, "{}", error.len());
+    }
+}
+
+/// The log is a pipe that nobody reads while the child writes: a disk that stands still.
+#[test]
+fn output_that_the_disk_does_not_take_in_time_is_left_out_and_the_outcome_says_so() {
+    for isolation in BOTH {
+        let rig = rig(isolation);
+        let gate = rig.state.path().join("gate");
+        let done = gate.with_extension("done");
+        let script = r#"until test -e "$0"; do sleep 0.01; done
+            "$1" bytes 60000000 stderr; touch "$2"; echo ok"#;
+        let [go, over] = [&gate, &done].map(|path| path.to_str().unwrap().to_owned());
+        let argv = ["sh".into(), "-c".into(), script.into(), go, helper("chatty"), over];
+        let mut batch = rig.delegator.batch([command("g", argv)]).start().unwrap();
+        batch.events().find(|event| matches!(event, Event::Start { .. })).unwrap();
+        let folder = rig.state.path().join("runs").join(batch.id().to_string()).join("0");
+        let log = folder.join("stderr");
+        let made = std::process::Command::new("mkfifo").arg(&log).status().unwrap();
+        assert!(made.success());
+        std::fs::write(&gate, "").unwrap();
+        wait_for("the program has written all", || done.exists().then_some(()));
+        // The disk goes on.
+        let disk = std::fs::File::options().read(true).write(true).open(&log).unwrap();
+        let reader = disk.try_clone().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut { reader }, &mut std::io::sink()));
+        let outcome = batch.finish().results().next().unwrap();
+        assert_eq!(outcome.summary.as_deref(), Some("ok"), "{isolation:?} {outcome:?}");
+        let note = outcome.notes.iter().find(|note| note.contains("are not in its logs"));
+        let bytes = note.and_then(|note| note.split(' ').next()).map(|bytes| bytes.parse::<u64>());
+        // Of 60 MB the queue of the store holds 16 MiB.
+        let left_out =
+            bytes.unwrap_or_else(|| panic!("{isolation:?} {:?}", outcome.notes)).unwrap();
+        assert!((30_000_000..60_000_000).contains(&left_out), "{left_out}");
     }
 }
 

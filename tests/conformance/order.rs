@@ -1,6 +1,7 @@
 //! Event order (contract 4.5), as a consumer sees it and as events.jsonl keeps it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use delegate_protocol::Class;
 use delegate_runtime::config::Settings;
@@ -8,7 +9,7 @@ use delegate_runtime::{Event, Isolation};
 
 use crate::agents::{End, Op, Script, answer, script};
 use crate::seen::{Seen, watch, watch_with};
-use crate::support::{BOTH, rig, rig_with};
+use crate::support::{BOTH, rig, rig_with, wait_for};
 
 fn mixed() -> Vec<Script> {
     let text = |text: &str| Op::Text(text.to_owned());
@@ -225,5 +226,38 @@ fn a_consumer_that_reads_nothing_gets_every_result_and_the_files_hold_every_even
             assert_eq!(names[..2], ["subagent.spawn_requested", "subagent.start"]);
             assert_eq!(names.last().map(String::as_str), Some("subagent.complete"));
         }
+    }
+}
+
+/// Somebody else writes to the database meanwhile: the store waits, and so does the announcement.
+#[test]
+fn an_outcome_is_announced_when_it_is_stored_and_not_before() {
+    for isolation in BOTH {
+        let rig = rig(isolation);
+        let other = rusqlite::Connection::open(rig.state.path().join("runs.sqlite")).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let last = rig.state.path().join("last").to_str().unwrap().to_owned();
+        let task = script([Op::Touch(last.clone())], answer("done")).task("g");
+        let mut batch = rig.delegator.batch([task]).start().unwrap();
+        let (said, heard) = std::sync::mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for event in batch.events() {
+                said.send(event).unwrap();
+            }
+            batch
+        });
+        wait_for("its last step", || std::path::Path::new(&last).exists().then_some(()));
+        // Not a wait for a fact: the time in which it would have been announced.
+        std::thread::sleep(Duration::from_millis(700));
+        let early: Vec<Event> = heard.try_iter().collect();
+        assert!(early.iter().any(|event| matches!(event, Event::Start { .. })), "{early:?}");
+        let complete = |event: &Event| matches!(event, Event::Complete { .. });
+        assert!(!early.iter().any(complete), "{isolation:?} {early:?}");
+        other.execute_batch("COMMIT").unwrap();
+        let late: Vec<Event> = heard.iter().collect();
+        let child = late.iter().find(|event| complete(event)).unwrap().child();
+        let batch = reader.join().unwrap();
+        assert_eq!(batch.outcome(child).unwrap().summary.as_deref(), Some("done"));
+        assert!(batch.finish().is_durable(), "{isolation:?}");
     }
 }

@@ -98,6 +98,20 @@ fn an_event_before_the_task_is_a_protocol_error() {
 }
 
 #[test]
+fn a_greeting_comes_once_and_before_all_else() {
+    for (mode, words) in
+        [("no-hello", "its first frame is not Hello"), ("two-hellos", "Hello twice")]
+    {
+        let outcome = start(mode, soon());
+        assert_eq!((outcome.status, &outcome.summary), (Status::Error, &None), "{mode}");
+        match &outcome.cause {
+            Some(Cause::ProtocolError { detail }) => assert!(detail.contains(words), "{detail}"),
+            other => panic!("{mode}: {other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_worker_that_is_no_program_of_ours_is_not_waited_for_longer_than_the_start_limit() {
     let worker = vec![helper("sleeper")];
     let rig = rig_with(Isolation::Process, Settings { worker_command: Some(worker), ..soon() });

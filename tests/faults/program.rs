@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -196,6 +196,17 @@ impl OwnerProgram {
         workers.rev().find_map(parent).and_then(Identity::of).expect("a living worker")
     }
 
+    /// Whether its loop has taken this in: a line of its log that holds every part.
+    pub(crate) fn has_seen(&self, parts: &[&str]) -> bool {
+        let log = fs::read_to_string(self.state.path().join("owner.log")).unwrap_or_default();
+        log.lines().any(|line| parts.iter().all(|part| line.contains(part)))
+    }
+
+    /// Waits until its loop has taken this in.
+    pub(crate) fn wait_seen(&self, parts: &[&str]) {
+        wait_for(&format!("{parts:?} in the owner's log"), || self.has_seen(parts).then_some(()));
+    }
+
     /// Waits for the end of the process.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         wait_for("the owner's end", || self.process.try_wait().unwrap())
@@ -257,6 +268,75 @@ impl Drop for Stranger {
         self.0.kill().ok();
         self.0.wait().ok();
     }
+}
+
+/// A control owner with a tree of its own, and a stranger, that must outlive whatever is done.
+pub(crate) struct Bystanders {
+    control: OwnerProgram,
+    members: Vec<Identity>,
+    stranger: Stranger,
+}
+
+impl Bystanders {
+    pub(crate) fn start() -> Self {
+        let (control, members) = OwnerProgram::with_trees(1);
+        Self { control, members, stranger: Stranger::start() }
+    }
+
+    pub(crate) fn assert_untouched(mut self) {
+        assert_alive(&self.members);
+        assert_alive(&[self.stranger.1]);
+        self.control.signal(Signal::KILL);
+        self.control.wait();
+        wait_gone(&self.members);
+        assert_alive(&[self.stranger.1]);
+    }
+}
+
+/// What a process executes; `None` when it is gone.
+pub(crate) fn image(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// A child of the supervisor that stands still before it has executed anything, stopped by a signal. The
+/// moment is met by watching, and proven once it stands still: its image is still the supervisor's.
+/// Those that were faster go on.
+pub(crate) fn stop_before_exec(supervisor: Identity) -> Identity {
+    let own = image(supervisor.pid).expect("the supervisor");
+    let deadline = Instant::now() + LIMIT;
+    let mut last = newest_pid();
+    loop {
+        assert!(Instant::now() < deadline, "none was met before it executed in {LIMIT:?}");
+        let newest = newest_pid();
+        let fresh = std::mem::replace(&mut last, newest) + 1..=newest;
+        for child in fresh.filter_map(|pid| stop_if_unexecuted(pid, supervisor)) {
+            wait_for("it stands still, or is gone", || {
+                matches!(child.state(), None | Some('T' | 'Z')).then_some(())
+            });
+            if child.state() == Some('T') && image(child.pid).as_ref() == Some(&own) {
+                return child;
+            }
+            kill_process(raw(child), Signal::CONT).ok();
+        }
+    }
+}
+
+fn stop_if_unexecuted(pid: u32, supervisor: Identity) -> Option<Identity> {
+    let is_child = stat(pid)?.get(1)?.parse() == Ok(supervisor.pid);
+    let child = Identity::of(pid).filter(|_| is_child && image(pid) == image(supervisor.pid))?;
+    kill_process(raw(child), Signal::STOP).ok()?;
+    Some(child)
+}
+
+/// The number of the process or thread that was made last (man 5 proc_loadavg). Numbers go round at
+/// their end: those behind it are then not looked at.
+fn newest_pid() -> u32 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap();
+    text.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+pub(crate) fn raw(process: Identity) -> Pid {
+    Pid::from_raw(process.pid.cast_signed()).unwrap()
 }
 
 /// Fields of `/proc/PID/stat` after the name: state, parent, …

@@ -229,6 +229,31 @@ fn rb_54_a_suspended_batch_stands_still_and_its_limit_with_it() {
     assert!(report.total_duration() > least, "{:?}", report.total_duration());
 }
 
+/// The pause is asked for while the worker is being started: whichever comes first, it stands still. So
+/// it cannot greet, and nobody hears of it before the batch goes on.
+#[test]
+fn rb_54_a_worker_that_is_born_in_a_pause_stands_still() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..10 {
+        let rig = rig(Isolation::Process);
+        let path = folder.path().join(format!("count-{round}"));
+        let count = Task::of::<Stepper>("count", Step::Count(path.clone()));
+        let mut batch = rig.delegator.batch([count]).start().unwrap();
+        let control = batch.control();
+        control.suspend();
+        assert!(control.settle(LIMIT));
+        // Not a wait for a fact: the time in which it would have begun to count.
+        pause(Duration::from_millis(150));
+        let seen = std::fs::read_to_string(&path).ok();
+        pause(Duration::from_millis(20));
+        assert_eq!(std::fs::read_to_string(&path).ok(), seen, "round {round}: it counts");
+        control.resume();
+        let _workers = until_waiting(&mut batch, 1);
+        std::fs::write(path.with_extension("stop"), "").unwrap();
+        assert_eq!(batch.finish().statuses(), [Status::Completed]);
+    }
+}
+
 #[test]
 fn a_kill_reaches_a_suspended_batch() {
     let rig = rig(Isolation::Process);

@@ -4,11 +4,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::program::{
-    OwnerProgram, assert_alive, assert_one_complete_each, pause, state, step, wait_gone,
+    OwnerProgram, assert_alive, assert_one_complete_each, stat, state, step, wait_gone,
 };
 use crate::step::Step;
 use crate::support::{Identity, wait_for};
-use std::time::Duration;
 
 fn signal(process: Identity, signal: Signal) {
     assert!(process.is_alive());
@@ -50,6 +49,9 @@ fn it_is_the_guards_that_end_the_tree_of_a_dead_owner() {
     let (mut owner, members) = OwnerProgram::with_trees(1);
     let (supervisor, tree) = members.split_last().unwrap();
     let keeper = crate::program::parent_of(supervisor.pid).and_then(Identity::of).unwrap();
+    let below = |member: &&Identity| stat(member.pid).unwrap()[1] == supervisor.pid.to_string();
+    // The other ones below it are orphans of the tree, each in a session of its own.
+    let worker = *tree.iter().find(|member| below(member) && is_worker(**member)).unwrap();
     for guard in [keeper, *supervisor] {
         signal(guard, Signal::STOP);
         wait_for("it stands still", || (state(guard.pid)? == 'T').then_some(()));
@@ -57,12 +59,17 @@ fn it_is_the_guards_that_end_the_tree_of_a_dead_owner() {
     owner.signal(Signal::KILL);
     owner.wait();
     // Workers leave by themselves at the end of their line; what they started does not.
-    pause(Duration::from_millis(300));
-    let alive = tree.iter().filter(|member| member.is_alive()).count();
-    assert!(alive >= crate::program::TREE_SIZE, "{alive} of the tree live");
+    wait_gone(&[worker]);
+    let alive: Vec<_> = tree.iter().copied().filter(|member| member.is_alive()).collect();
+    assert_eq!(alive.len(), crate::program::TREE_SIZE, "{alive:?} of {tree:?} live");
     for guard in [*supervisor, keeper] {
         signal(guard, Signal::CONT);
     }
     wait_gone(&members);
     wait_gone(&[keeper]);
+}
+
+fn is_worker(process: Identity) -> bool {
+    let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap();
+    String::from_utf8_lossy(&words).contains("delegate-worker")
 }

@@ -3,6 +3,7 @@
 
 use delegate_protocol::Finish;
 use delegate_protocol::message::Verdict;
+use delegate_protocol::outcome::{ERROR_BYTES, NAME_BYTES};
 
 use crate::account::{Account, LAST_TEXT};
 use crate::agent::Failure;
@@ -12,10 +13,6 @@ use crate::tail::clip;
 
 /// The largest answer that rides in the last frame; a larger one goes in parts before it.
 pub(crate) const INLINE_ANSWER: u64 = 256 * 1024;
-
-/// Bytes of an error text, and of its classified cause, that cross.
-const ERROR: usize = 64 * 1024;
-const REASON: usize = 256;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -53,8 +50,8 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
         answer: None,
         answer_is_json: is_json,
         empty_on_purpose: account.empty_on_purpose,
-        error: error.map(|text| clip(&text, ERROR).to_owned()),
-        failure_reason: reason.map(|text| clip(&text, REASON).to_owned()),
+        error: error.map(|text| clip(&text, ERROR_BYTES).to_owned()),
+        failure_reason: reason.map(|text| clip(&text, NAME_BYTES).to_owned()),
         api_calls: account.api_calls,
         tokens: account.tokens,
         tool_trace: account.take_trace(),
@@ -90,6 +87,17 @@ mod tests {
         account.last_text.push(last_text.as_bytes());
         account.tool("grep", 1);
         account
+    }
+
+    #[test]
+    fn words_of_a_failure_that_are_too_long_are_cut() {
+        let failure = Failure::Failed {
+            message: "m".repeat(ERROR_BYTES + 1),
+            reason: Some("r".repeat(NAME_BYTES + 1)),
+        };
+        let (finish, _) = conclude(End::Returned(Err(failure)), account(""), 100);
+        assert_eq!(finish.error.unwrap().len(), ERROR_BYTES);
+        assert_eq!(finish.failure_reason.unwrap().len(), NAME_BYTES);
     }
 
     fn completed(text: &str) -> End {

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use delegate_protocol::outcome::NAME_BYTES;
 use delegate_protocol::{ChildEvent, TaskSpec, Tokens, Value};
 
 use crate::account::{Account, value_bytes};
@@ -16,8 +17,7 @@ use crate::owner_source::OwnerSource;
 use crate::queue::MERGED_TEXT;
 use crate::tail::{clip, floor_char_boundary};
 
-/// Bytes of a tool's name, and of its preview, that are shown.
-const NAME: usize = 256;
+/// Bytes of a tool's preview that are shown.
 const PREVIEW: usize = 4 * 1024;
 
 /// Bytes of a tool's arguments that an event carries. Larger ones are left out, and the preview says
@@ -158,7 +158,7 @@ impl Session {
 
     /// Says that a tool starts; it is the current tool until the next call or [`Session::tool_done`].
     pub fn tool(&mut self, name: &str, preview: Option<&str>, args: Value) {
-        let name = clip(name, NAME);
+        let name = clip(name, NAME_BYTES);
         let bytes = value_bytes(&args);
         let mut account = self.desk.account();
         account.content(clock());
@@ -193,7 +193,7 @@ impl Session {
 
     /// Says which model really answers.
     pub fn model(&mut self, name: &str) {
-        self.desk.account().model = Some(clip(name, NAME).to_owned());
+        self.desk.account().model = Some(clip(name, NAME_BYTES).to_owned());
     }
 
     /// Something happened that is worth no event, but is a sign of progress.
@@ -316,6 +316,25 @@ mod tests {
         let events = said(&session);
         let [ChildEvent::Tool { preview, args, .. }] = &events[..] else { panic!("{events:?}") };
         assert_eq!((preview.as_deref(), args), (Some(expected.as_str()), &Value::Null));
+    }
+
+    #[test]
+    fn words_that_are_too_long_are_cut() {
+        let mut session = session(true);
+        let long = |bound: usize| "w".repeat(bound + 1);
+        session.tool(&long(NAME_BYTES), Some(&long(PREVIEW)), Value::Null);
+        session.progress(long(MERGED_TEXT));
+        session.model(&long(NAME_BYTES));
+        let events = said(&session);
+        let [ChildEvent::Tool { name, preview, .. }, ChildEvent::Progress { summary, .. }] =
+            &events[..]
+        else {
+            panic!("{events:?}")
+        };
+        assert_eq!((name.len(), preview.as_ref().unwrap().len()), (NAME_BYTES, PREVIEW));
+        assert_eq!(summary.len(), MERGED_TEXT);
+        let model = session.desk.account().model.take();
+        assert_eq!(model.unwrap().len(), NAME_BYTES);
     }
 
     #[test]

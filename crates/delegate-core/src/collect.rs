@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use delegate_protocol::event::{COMPLETE_SUMMARY_CHARS, Complete, seconds};
 use delegate_protocol::message::Verdict;
-use delegate_protocol::outcome::STDERR_TAIL;
+use delegate_protocol::outcome::{ERROR_BYTES, MAX_TOOL_TRACE, NAME_BYTES, STDERR_TAIL};
 use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, Tokens};
 use ownership::{ExitStatus, Process};
 
@@ -33,6 +33,8 @@ pub struct Said {
     pub oversized: Option<(u64, usize)>,
     /// Messages after its last frame.
     pub late: u64,
+    /// Bytes of its output and of its progress that found no room on their way to its logs.
+    pub lost: u64,
     /// How the stream ended, when it was not between two frames.
     pub cut: Option<String>,
     /// When it last sent content.
@@ -88,6 +90,9 @@ struct Judgement {
 /// Folds everything into the entry.
 #[must_use]
 pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
+    if let Some(finish) = &mut said.finish {
+        bound(finish);
+    }
     let judgement = judge(&subject, facts, &said);
     let cause = cause(&subject, facts, &said, judgement.status);
     let crashed = judgement.status == Status::Error && !said.stderr.is_empty();
@@ -134,6 +139,22 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         result_path,
         result_sha256,
     }
+}
+
+/// Our own session keeps these bounds; a worker of another make need not.
+fn bound(finish: &mut Finish) {
+    let Finish { error, failure_reason, model, tool_trace, .. } = finish;
+    tool_trace.drain(..tool_trace.len().saturating_sub(MAX_TOOL_TRACE));
+    let words = tool_trace.iter_mut().flat_map(|call| [&mut call.tool, &mut call.status]);
+    words.chain(failure_reason).chain(model).for_each(|word| cut_off(word, NAME_BYTES));
+    error.iter_mut().for_each(|text| cut_off(text, ERROR_BYTES));
+}
+
+/// Keeps `most` bytes at most, cut between characters.
+fn cut_off(text: &mut String, most: usize) {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+    text.shrink_to_fit();
 }
 
 /// What `subagent.complete` carries of an outcome.
@@ -325,6 +346,12 @@ fn notes(facts: &Facts, said: &Said) -> Vec<String> {
         let cap = delegate_protocol::FRAME_CAP;
         notes.push(format!(
             "{count} frame(s) over the cap of {cap} bytes were skipped, the largest of {largest} bytes"
+        ));
+    }
+    if said.lost > 0 {
+        notes.push(format!(
+            "{} bytes of its output and progress are not in its logs: it wrote faster than the disk",
+            said.lost
         ));
     }
     if said.answer.lossy {

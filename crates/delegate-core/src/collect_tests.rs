@@ -1,6 +1,7 @@
 //! One row per kind of end: the right status, reason, cause and text.
 
 use super::*;
+use delegate_protocol::ToolCall;
 
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -247,4 +248,39 @@ fn the_other_ends_have_their_own_words() {
         assert!(outcome.error.as_ref().unwrap().contains(text), "{:?}", outcome.error);
         assert_eq!(outcome.cause, cause, "{text}");
     }
+}
+
+#[test]
+fn what_a_worker_of_another_make_says_is_cut_to_the_bounds_of_our_own() {
+    let call = |number: usize| ToolCall {
+        tool: format!("{number:04}{}", "t".repeat(NAME_BYTES)),
+        args_bytes: 1,
+        result_bytes: 2,
+        status: "s".repeat(NAME_BYTES + 1),
+    };
+    let mut said = finish(Verdict::Failed, "half");
+    let frame = said.finish.as_mut().unwrap();
+    // The last character would be cut through.
+    frame.error = Some(format!("{}é", "e".repeat(ERROR_BYTES - 1)));
+    frame.failure_reason = Some("r".repeat(NAME_BYTES + 1));
+    frame.model = Some("m".repeat(NAME_BYTES + 1));
+    frame.tool_trace = (0..MAX_TOOL_TRACE + 2).map(call).collect();
+    let outcome = outcome(subject(), &facts(), said);
+    assert_eq!(outcome.error.unwrap(), "e".repeat(ERROR_BYTES - 1));
+    assert_eq!(outcome.failure_reason.unwrap().len(), NAME_BYTES);
+    assert_eq!(outcome.model.unwrap().len(), NAME_BYTES);
+    assert_eq!(outcome.tool_trace.len(), MAX_TOOL_TRACE);
+    assert!(outcome.tool_trace[0].tool.starts_with("0002"), "the newest are kept");
+    for call in &outcome.tool_trace {
+        assert_eq!((call.tool.len(), call.status.len()), (NAME_BYTES, NAME_BYTES));
+    }
+}
+
+#[test]
+fn output_that_is_not_in_the_logs_leaves_a_note() {
+    let quiet = outcome(subject(), &facts(), finish(Verdict::Completed, "42"));
+    assert!(quiet.notes.is_empty(), "{:?}", quiet.notes);
+    let said = Said { lost: 4096, ..finish(Verdict::Completed, "42") };
+    let outcome = outcome(subject(), &facts(), said);
+    assert!(outcome.notes[0].starts_with("4096 bytes of its output"), "{:?}", outcome.notes);
 }

@@ -335,3 +335,27 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
         tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy made by fork has the number of another process.
+    #[test]
+    fn a_copy_in_another_process_starts_nothing_and_plans_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = Delegator::builder().isolation(Isolation::Thread).state_dir(dir.path());
+        let mut delegator = builder.build().unwrap();
+        let task = || [Task::new("command", "goal")];
+        let mut planned = delegator.batch(task());
+        assert!(planned.plan().is_ok());
+        let plan = planned.plan.take().unwrap();
+        drop(planned);
+        Arc::get_mut(&mut delegator.inner).unwrap().pid += 1;
+        let foreign = |error| matches!(error, Some(StartError::ForeignProcess { .. }));
+        assert!(foreign(delegator.batch(task()).plan().err()));
+        assert!(foreign(delegator.batch(task()).start_blocking().err()));
+        assert!(foreign(delegator.start(plan, String::new()).err()), "planned before the fork");
+        assert_eq!(delegator.store().runs(1).unwrap(), []);
+    }
+}

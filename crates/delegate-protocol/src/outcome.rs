@@ -13,6 +13,12 @@ pub const MAX_TOOL_TRACE: usize = 1024;
 /// Bytes of stderr that a crash entry carries.
 pub const STDERR_TAIL: usize = 8 * 1024;
 
+/// Bytes of an error text. Longer ones are cut where they are made, and again where they arrive.
+pub const ERROR_BYTES: usize = 64 * 1024;
+
+/// Bytes of a short word of a child's own: a tool, a model, a classified cause.
+pub const NAME_BYTES: usize = 256;
+
 /// Status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

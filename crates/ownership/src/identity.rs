@@ -2,7 +2,9 @@
 //! are an identity, checked again *after* a pidfd was opened ([`Handle::open`]).
 //!
 //! Reads `/proc/PID/stat` (man 5 proc_pid_stat) without trusting it: a name may hold spaces and brackets.
+//! What outlives us in a file is an [`Identity`]; whether it still holds is judged by [`crate::ledger`].
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -79,6 +81,115 @@ impl Handle {
     }
 }
 
+/// One boot of one kernel (`/proc/sys/kernel/random/boot_id`): numbers and start times of another boot
+/// say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BootId([u8; 16]);
+
+impl BootId {
+    /// This boot; `None` where `/proc` does not tell.
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        Self::parse(&fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+    }
+
+    /// From 32 hexadecimal digits, with or without hyphens.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = || text.trim().bytes().filter(|byte| *byte != b'-');
+        if digits().count() != 32 || !digits().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        let hex: String = digits().map(char::from).collect();
+        u128::from_str_radix(&hex, 16).ok().map(|number| Self(number.to_be_bytes()))
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Option<Self> {
+        (bytes != [0; 16]).then_some(Self(bytes))
+    }
+
+    pub(crate) fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Display for BootId {
+    /// 32 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Who a process is, in a form that can be written down and checked later. What was not known is `None`
+/// and proves nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The boot that `start` counts from.
+    pub boot: Option<BootId>,
+    /// Its number, as the pid namespace `namespace` counts.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (man 5 proc_pid_stat, field 22). Two processes of one tick
+    /// have the same.
+    pub start: Option<u64>,
+    /// Inode of its pidfd, where the kernel gives each process one of its own (pidfs, Linux 6.9).
+    pub inode: Option<u64>,
+    /// Inode of the pid namespace that the number was seen in.
+    pub namespace: Option<u64>,
+    /// Its cgroup (v2 path, man 7 cgroups) when it was seen. It may move, so it is no part of the check.
+    pub cgroup: Option<String>,
+}
+
+impl Identity {
+    /// The calling process.
+    #[must_use]
+    pub fn own() -> Self {
+        Self::gather(own_pid(), own_pidfd().ok().as_ref().map(AsFd::as_fd))
+    }
+
+    /// The process that a pidfd stands for. `pid` is its number; what is read by number counts only
+    /// if the handle says afterwards that the number still is this process.
+    #[must_use]
+    pub fn of(pid: u32, pidfd: BorrowedFd<'_>) -> Self {
+        let pid = pid.cast_signed();
+        let seen = Self::gather(pid, Some(pidfd));
+        if pid_of(pidfd) == Some(pid) { seen } else { Self { start: None, cgroup: None, ..seen } }
+    }
+
+    fn gather(pid: Pid, pidfd: Option<BorrowedFd<'_>>) -> Self {
+        Self {
+            boot: BootId::current(),
+            pid: pid.cast_unsigned(),
+            start: Stat::read(pid).map(|stat| stat.start),
+            inode: pidfd.and_then(pidfd_inode),
+            namespace: own_namespace(),
+            cgroup: cgroup_of(pid),
+        }
+    }
+}
+
+/// Inode of a pidfd on pidfs. Elsewhere all pidfds share one, which says nothing.
+pub(crate) fn pidfd_inode(pidfd: BorrowedFd<'_>) -> Option<u64> {
+    /// `PID_FS_MAGIC` (linux/magic.h).
+    const PIDFS: u64 = 0x5049_4446;
+    let kind = rustix::fs::fstatfs(pidfd).ok()?.f_type;
+    if u64::try_from(kind).ok()? != PIDFS {
+        return None;
+    }
+    Some(rustix::fs::fstat(pidfd).ok()?.st_ino)
+}
+
+/// Inode of the pid namespace that our numbers are counted in (man 7 namespaces).
+pub(crate) fn own_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
+}
+
+fn cgroup_of(pid: Pid) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
 /// A pidfd of the calling process.
 pub(crate) fn own_pidfd() -> io::Result<OwnedFd> {
     Ok(pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?)
@@ -129,10 +240,32 @@ mod tests {
         assert_eq!(pid_of(own_pidfd().expect("pidfd").as_fd()), Some(own));
     }
 
+    #[test]
+    fn an_identity_is_the_same_from_both_sides() {
+        let own = Identity::own();
+        assert!(own.boot.is_some() && own.start.is_some() && own.namespace.is_some());
+        assert_eq!(own, Identity::of(std::process::id(), own_pidfd().expect("pidfd").as_fd()));
+    }
+
+    #[test]
+    fn a_handle_of_another_process_lends_its_number_no_start_time() {
+        let own = own_pidfd().expect("pidfd");
+        let parent = rustix::process::getppid().expect("parent").as_raw_nonzero().get();
+        let parent = parent.cast_unsigned();
+        assert_eq!(Identity::of(parent, own.as_fd()).start, None);
+    }
+
     proptest! {
         #[test]
         fn parsing_is_total(text in prop::collection::vec(any::<u8>(), 0..200)) {
             drop(Stat::parse(&text));
+        }
+
+        #[test]
+        fn a_boot_id_survives_its_text(bytes: [u8; 16], text in ".{0,40}") {
+            let id = BootId(bytes);
+            prop_assert_eq!(BootId::parse(&id.to_string()), Some(id));
+            prop_assert!(BootId::parse(&text).is_none() || text.len() >= 32);
         }
     }
 }

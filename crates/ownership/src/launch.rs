@@ -154,17 +154,17 @@ fn text(bytes: &[u8]) -> Result<CString, Failure> {
     CString::new(bytes).map_err(|_| refused(libc::EINVAL))
 }
 
-fn terminated(texts: &[Vec<u8>]) -> Result<Vec<CString>, Failure> {
+pub(crate) fn terminated(texts: &[Vec<u8>]) -> Result<Vec<CString>, Failure> {
     texts.iter().map(|bytes| text(bytes)).collect()
 }
 
-fn path_of(env: &[Vec<u8>]) -> &[u8] {
+pub(crate) fn path_of(env: &[Vec<u8>]) -> &[u8] {
     env.iter().find_map(|entry| entry.strip_prefix(b"PATH=")).unwrap_or(DEFAULT_PATH)
 }
 
 /// The files that `name` may mean, with the rules of `execvp` (man 3 exec): a slash means a path, an
 /// empty element of `PATH` the working directory.
-fn candidates(name: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn candidates(name: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if name.is_empty() {
         return Vec::new();
     }

@@ -10,8 +10,13 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod exempt;
 pub mod exit;
 pub mod inherit;
+#[cfg(target_os = "linux")]
+pub mod journal;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod ledger;
 pub mod owner;
 pub mod program;
 pub mod spawn;
@@ -43,6 +48,11 @@ mod order;
 mod peer;
 #[cfg(target_os = "linux")]
 mod protocol;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+mod recorder;
+#[cfg(not(all(target_os = "linux", feature = "ledger")))]
+#[path = "recorder_off.rs"]
+mod recorder;
 #[cfg(target_os = "linux")]
 mod registry;
 #[cfg(target_os = "linux")]
@@ -56,12 +66,17 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod table;
 
+pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+#[cfg(target_os = "linux")]
+pub use identity::{BootId, Identity};
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
 pub use spawn::{Phase, Spawn, SpawnError};
 
-/// The program of the README, compiled.
-#[cfg(doctest)]
+/// The programs of the README, compiled.
+#[cfg(all(doctest, feature = "ledger"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -12,6 +12,7 @@ use crate::exit::{ChildEvent, Emptied, Exit};
 pub use crate::program::KEEPER_ROLE;
 use crate::program::Program;
 use crate::program::{SUPERVISOR_ROLE, is_role};
+use crate::recorder::{Entry, Recorder};
 use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
 /// A connection to a supervisor. Cheap to clone; all clones are one owner.
@@ -20,6 +21,7 @@ use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 #[derive(Debug, Clone)]
 pub struct Owner {
     client: Arc<Client>,
+    recorder: Recorder,
 }
 
 impl Owner {
@@ -27,14 +29,22 @@ impl Owner {
     /// the first spawn and leave after 30 s without children; the next spawn starts others.
     #[must_use]
     pub fn new(program: Program, args: Vec<OsString>) -> Self {
-        Self { client: Client::start(program, args) }
+        Self { client: Client::start(program, args), recorder: Recorder::off() }
     }
 
     /// The owner at the other end of a line that this process inherited ([`Spawn::line`]). What it
     /// starts belongs to this process's own scope. Marks the descriptor close-on-exec.
     #[must_use]
     pub fn inherited(line: OwnedFd) -> Self {
-        Self { client: Client::given(line) }
+        Self { client: Client::given(line), recorder: Recorder::off() }
+    }
+
+    /// Writes down what it starts and what becomes of it: the intent before anything is started, for which
+    /// a spawn waits 2 s at most.
+    #[cfg(all(target_os = "linux", feature = "ledger"))]
+    #[must_use]
+    pub fn with_ledger(self, ledger: Arc<crate::ledger::Ledger>) -> Self {
+        Self { recorder: Recorder::new(ledger), ..self }
     }
 
     /// Starts a process. Blocks until it was executed or has failed.
@@ -47,12 +57,21 @@ impl Owner {
     pub fn spawn(
         &self,
         spawn: Spawn,
-        on_event: impl FnMut(ChildEvent) + Send + 'static,
+        mut on_event: impl FnMut(ChildEvent) + Send + 'static,
     ) -> Result<Owned, SpawnError> {
         let grace = spawn.grace;
-        let (child, answer) = self.client.spawn(spawn, Box::new(on_event))?;
+        let entry = self.recorder.intent(&spawn);
+        let told = entry.clone();
+        let on_event = move |event| {
+            told.event(&event);
+            on_event(event);
+        };
+        let asked = self.client.spawn(spawn, Box::new(on_event));
+        let (child, answer) = asked.inspect_err(|error| entry.failed(error))?;
         let Answer { pid, fd: pidfd, .. } = answer;
-        let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace };
+        entry.started(pid.cast_unsigned(), &pidfd);
+        let scope =
+            ScopeHandle { client: Arc::clone(&self.client), child, grace, entry: Some(entry) };
         Ok(Owned { scope, pid: pid.cast_unsigned(), pidfd })
     }
 
@@ -69,7 +88,7 @@ impl Owner {
         tracing::debug!(purpose, "scope");
         let grace = DEFAULT_GRACE;
         let (child, answer) = self.client.open(grace, Box::new(on_event))?;
-        let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace };
+        let scope = ScopeHandle { client: Arc::clone(&self.client), child, grace, entry: None };
         // Nobody else holds the line of a scope.
         let line = Arc::into_inner(answer.fd).ok_or_else(|| SpawnError {
             phase: Phase::Request,
@@ -77,7 +96,8 @@ impl Owner {
             path: None,
             detail: "the line of the scope is held elsewhere".into(),
         })?;
-        Ok(Scope { scope, owner: Self::inherited(line) })
+        let owner = Self { recorder: self.recorder.clone(), ..Self::inherited(line) };
+        Ok(Scope { scope, owner })
     }
 }
 
@@ -102,8 +122,8 @@ pub fn set_default(owner: Owner) -> bool {
     DEFAULT.set(owner).is_ok()
 }
 
-/// When this process was started as a guard, runs it to its end. Call it first in `main`, before any
-/// thread exists.
+/// When this process was started as a guard, or as the shim of an exempt job, runs it to its end. Call it
+/// first in `main`, before any thread exists.
 #[must_use]
 pub fn run_if_asked() -> Option<ExitCode> {
     let role = std::env::args_os().nth(1)?;
@@ -111,6 +131,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         Some(crate::client::run_keeper())
     } else if is_role(&role, SUPERVISOR_ROLE) {
         Some(crate::client::run_supervisor())
+    } else if role == crate::exempt::SHIM_ROLE {
+        Some(crate::exempt::run_shim())
     } else {
         None
     }
@@ -122,10 +144,15 @@ struct ScopeHandle {
     client: Arc<Client>,
     child: Arc<Child>,
     grace: Duration,
+    /// `None` for a scope without a process.
+    entry: Option<Entry>,
 }
 
 impl ScopeHandle {
-    fn end(&self, grace: Duration) {
+    fn end(&self, grace: Duration, why: &str) {
+        if let Some(entry) = &self.entry {
+            entry.ending(why);
+        }
         self.client.end(&self.child, grace);
     }
 
@@ -141,7 +168,7 @@ impl ScopeHandle {
 impl Drop for ScopeHandle {
     fn drop(&mut self) {
         if !self.child.has_ended() {
-            self.end(self.grace);
+            self.end(self.grace, "dropped");
         }
     }
 }
@@ -172,7 +199,7 @@ impl Owned {
     /// Ends the scope: TERM and CONT to all of it, after `grace` KILL, until it is empty. Returns at
     /// once; [`ChildEvent::Emptied`] tells when. Later calls can only shorten the grace.
     pub fn end(&self, grace: Duration) {
-        self.scope.end(grace);
+        self.scope.end(grace, "asked");
     }
 
     /// Ends the scope without grace.
@@ -219,7 +246,7 @@ impl Scope {
 
     /// As [`Owned::end`].
     pub fn end(&self, grace: Duration) {
-        self.scope.end(grace);
+        self.scope.end(grace, "asked");
     }
 
     /// As [`Owned::pause`].

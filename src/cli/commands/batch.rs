@@ -1,6 +1,7 @@
 //! From the arguments of `delegate run` to a batch and its settings. Nothing is started here.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use delegate_core::config::{self, Diagnostic, Loaded, Sources};
@@ -37,15 +38,29 @@ impl Input {
             return Err(many_files(args).into());
         };
         let text = if file == "-" {
-            io::read_to_string(io::stdin())
+            read_bounded(io::stdin())
         } else {
-            std::fs::read_to_string(file)
+            File::open(file).and_then(read_bounded)
         };
         let text = text.map_err(|error| unreadable(file, &error))?;
         let batch = batch_file::parse(&text, Path::new(file))?;
         let title = if file == "-" { "standard input".to_owned() } else { file.clone() };
         Ok(Self { tasks: batch.tasks, title })
     }
+}
+
+/// A batch of a million short tasks has about as many bytes. What is longer is a slip (`/dev/zero`), or
+/// texts that belong into files of their own.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Reads a text of [`MAX_BYTES`] at most, and no byte more than one beyond.
+fn read_bounded(from: impl Read) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn many_files(args: &RunArgs) -> Diagnostic {
@@ -57,13 +72,19 @@ fn many_files(args: &RunArgs) -> Diagnostic {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "any other kind has its own text")]
 fn unreadable(file: &str, error: &io::Error) -> Diagnostic {
-    let (code, message) = if error.kind() == io::ErrorKind::NotFound {
-        ("missing_file", "there is no such batch file".to_owned())
-    } else if error.kind() == io::ErrorKind::InvalidData {
-        ("not_text", "the batch file is not UTF-8 text".to_owned())
-    } else {
-        ("unreadable_file", format!("the batch file cannot be read: {error}"))
+    let (code, message) = match error.kind() {
+        io::ErrorKind::NotFound => ("missing_file", "there is no such batch file".to_owned()),
+        io::ErrorKind::InvalidData => ("not_text", "the batch file is not UTF-8 text".to_owned()),
+        io::ErrorKind::FileTooLarge => {
+            let most = MAX_BYTES >> 20;
+            (
+                "too_large",
+                format!("the batch file is larger than {most} MiB, the most that is read"),
+            )
+        }
+        _ => ("unreadable_file", format!("the batch file cannot be read: {error}")),
     };
     Diagnostic { code, message, file: Some(PathBuf::from(file)), ..Diagnostic::default() }
 }
@@ -133,6 +154,7 @@ mod tests {
         assert_eq!(missing.code, "missing_file");
         assert_eq!(missing.file, Some("/nonexistent/x.yaml".into()));
         assert_eq!(fault(&["/"]).code, "unreadable_file");
+        assert_eq!(fault(&["/dev/zero"]).code, "too_large");
         assert!(fault(&["a.yaml", "b.yaml"]).hint.unwrap().contains("--agent"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"\xff\xfe").unwrap();

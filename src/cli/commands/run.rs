@@ -85,8 +85,8 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
         };
         let printed = Printed { report, model, hint: String::new() };
         let printed = printed.with_hint(&short, ending.durable, context);
-        print_end(&watch, printed, args.output, context);
-        let by_signal = watch.leave(&mut signals).await.map_err(Fault::Output)?;
+        let last_words = print_end(&watch, printed, args.output, context);
+        let by_signal = watch.leave(last_words, &mut signals).await.map_err(Fault::Output)?;
         Ok(Ending { by_signal, ..ending }.exit())
     })
 }
@@ -144,20 +144,30 @@ impl Printed {
     }
 }
 
-/// Results to standard output. Where that is JSON, the ending goes to standard error.
-fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Context) {
+/// Results to standard output. Where that is JSON, the ending goes to standard error; else it is given
+/// back, for a standard output that takes nothing.
+fn print_end(
+    watch: &Watch,
+    printed: Printed,
+    output: OutputArgs,
+    context: &Context,
+) -> Option<String> {
     for warning in printed.report.warnings() {
         watch.tell(format!("warning: {}", escape(warning)));
     }
+    let ending = printed.ending(context.err);
     if output.json || output.jsonl {
-        if !output.quiet {
-            watch.tell(printed.ending(context.err));
-        }
+        let last_words = if output.quiet {
+            Some(ending)
+        } else {
+            watch.tell(ending);
+            None
+        };
         watch.print(move |to| {
             printed.report.write_json(&mut json::Safe(&mut *to))?;
             writeln!(to)
         });
-        return;
+        return last_words;
     }
     let style = context.out;
     watch.print(move |to| {
@@ -171,4 +181,5 @@ fn print_end(watch: &Watch, printed: Printed, output: OutputArgs, context: &Cont
         }
         writeln!(to, "{}", printed.ending(style))
     });
+    Some(ending)
 }

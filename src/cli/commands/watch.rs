@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 use crate::cli::Context;
 use crate::cli::args::OutputArgs;
 use crate::cli::exit::Exit;
-use crate::cli::printer::Printer;
+use crate::cli::printer::{self, Printer};
 use crate::cli::render::live::Model;
 use crate::cli::render::text::escape;
 use crate::cli::render::{Style, human, json};
@@ -253,25 +253,35 @@ impl Watch {
     /// Waits until everything is printed, and says which signal ended the run, if one did. Whoever
     /// does not want to wait for a reader that stands still presses Ctrl-C.
     ///
+    /// `last_words` go to standard error where standard output did not take them.
+    ///
     /// # Errors
-    /// Those of standard output, a closed pipe apart.
-    pub(crate) async fn leave(self, signals: &mut Signals) -> io::Result<Option<Exit>> {
+    /// Those of standard output, a closed pipe apart, and all of them after the terminal was closed.
+    pub(crate) async fn leave(
+        self,
+        last_words: Option<String>,
+        signals: &mut Signals,
+    ) -> io::Result<Option<Exit>> {
         let Self { out, err, mut policy, leaving, .. } = self;
         let mut printed = pin!(async {
             let result = out.finish().await;
+            let told = result.is_ok() && !printer::was_closed(io::stdout());
+            if let Some(last_words) = last_words.filter(|_| !told) {
+                err.line(last_words);
+            }
             // Nobody can be told that standard error is gone.
             drop(err.finish().await);
-            result
+            printer::forgive_closed_pipe(result)
         });
         if leaving {
             // A reader that does read gets the end all the same.
             let result = tokio::time::timeout(LAST_WORDS, &mut printed).await;
-            return result.unwrap_or(Ok(())).map(|()| policy.ended_by());
+            return said(result.unwrap_or(Ok(())), policy.ended_by());
         }
         loop {
             tokio::select! {
                 biased;
-                result = &mut printed => return result.map(|()| policy.ended_by()),
+                result = &mut printed => return said(result, policy.ended_by()),
                 heard = signals.next() => match policy.hear(heard) {
                     Action::Suspend => {
                         drop(signals::stop_self());
@@ -282,6 +292,14 @@ impl Watch {
                 },
             }
         }
+    }
+}
+
+/// Nobody reads at a terminal that was closed, and writing to it fails.
+fn said(result: io::Result<()>, ended_by: Option<Exit>) -> io::Result<Option<Exit>> {
+    match ended_by {
+        Some(Exit::HungUp) => Ok(ended_by),
+        _ => result.map(|()| ended_by),
     }
 }
 

@@ -126,7 +126,10 @@ impl Question<'_> {
             Value::Int(_) | Value::UInt(_) | Value::Float(_) => duration::from_number(value)
                 .filter(|time| in_range(*time, min))
                 .map(Typed::Time)
-                .ok_or_else(|| self.out_of_range()),
+                .ok_or_else(|| {
+                    let zero = duration::from_number(value).and_then(|time| self.no_limit(time));
+                    self.wrong("out_of_range", &self.wanted(), zero)
+                }),
             Value::Text(text) if duration::parse(text).is_some() => {
                 let twin = self.info.twin();
                 let hint = twin.map(|twin| format!("a duration text belongs to `{twin}`"));
@@ -140,18 +143,29 @@ impl Question<'_> {
         match value {
             Value::Text(text) => match duration::parse(text) {
                 Some(time) if in_range(time, min) => Ok(Typed::Time(time)),
-                Some(_) => {
+                Some(time) => {
                     let (min, max) = (duration::show(min), duration::show(duration::LONGEST));
-                    Err(self.wrong("out_of_range", &format!("from {min} to {max}"), None))
+                    let wanted = format!("from {min} to {max}");
+                    Err(self.wrong("out_of_range", &wanted, self.no_limit(time)))
                 }
                 None => Err(self.wrong_type(None)),
             },
-            Value::Int(number) => {
-                let name = self.info.name;
-                Err(self.wrong_type(Some(format!("write `{number}s`, or use `{name}`"))))
-            }
+            // A unit is missing; that is no help where the number would be refused all the same.
+            Value::Int(number) => Err(self.wrong_type(match duration::from_number(value) {
+                Some(time) if in_range(time, min) => {
+                    Some(format!("write `{number}s`, or use `{}`", self.info.name))
+                }
+                Some(time) => self.no_limit(time),
+                None => None,
+            })),
             _ => Err(self.wrong_type(None)),
         }
+    }
+
+    /// People write 0 for "no limit"; where there can be none, it is `null`.
+    fn no_limit(&self, time: Duration) -> Option<String> {
+        (time.is_zero() && is_optional(self.info.kind))
+            .then(|| "write `null` for no limit".to_owned())
     }
 
     fn command(&self, items: &[Node]) -> Result<Typed, Wrong> {

@@ -191,6 +191,15 @@ fn a_finished_child_that_stays_is_ended_and_keeps_its_result() {
 }
 
 #[test]
+fn the_first_of_two_ends_counts_and_the_second_is_a_violation() {
+    let mut child = in_phase(Phase::Draining, Isolation::Process);
+    assert_eq!(child.step(Input::Finish(Verdict::Failed), at(1)), []);
+    assert_eq!(child.facts().verdict, Some(Verdict::Completed));
+    assert!(child.facts().violation.as_ref().unwrap().contains("twice"));
+    assert_eq!(child.next_deadline(), Some(LEAVE_GRACE), "it has no longer to leave");
+}
+
+#[test]
 fn a_thread_that_does_not_return_is_abandoned_and_a_silent_supervisor_is_lost() {
     for (isolation, abandoned) in [(Isolation::Thread, true), (Isolation::Process, false)] {
         let mut child = in_phase(Phase::Terminating, isolation);

@@ -190,7 +190,8 @@ impl Fields {
             let message = format!("`{}` must be {wanted}, not {}", key.text, node.describe());
             let fault = source.fault("wrong_type", node.place, message);
             match (&node.kind, key.text.as_str()) {
-                (Kind::Scalar(Value::Int(seconds)), "timeout") => {
+                (Kind::Scalar(Value::Int(0)), "timeout") => fault.hint(NO_LIMIT),
+                (Kind::Scalar(Value::Int(seconds @ 1..)), "timeout") => {
                     fault.hint(format!("write `{seconds}s`"))
                 }
                 _ => fault,
@@ -200,10 +201,24 @@ impl Fields {
             let (min, max) = (duration::show(MIN_TIMEOUT), duration::show(duration::LONGEST));
             let shown = node.describe();
             let message = format!("`{}` must be from {min} to {max}, not {shown}", key.text);
-            return Err(source.fault("out_of_range", node.place, message));
+            let fault = source.fault("out_of_range", node.place, message);
+            return Err(if is_zero(&node.kind) { fault.hint(NO_LIMIT) } else { fault });
         }
         self.timeout = Some((limit, key.place, key.text.clone()));
         Ok(())
+    }
+}
+
+/// For people who write 0.
+const NO_LIMIT: &str = "leave it out for no limit of its own";
+
+fn is_zero(kind: &Kind) -> bool {
+    match kind {
+        Kind::Scalar(Value::Text(text)) => {
+            duration::parse(text).is_some_and(|limit| limit.is_zero())
+        }
+        Kind::Scalar(value) => duration::from_number(value).is_some_and(|limit| limit.is_zero()),
+        Kind::List(_) | Kind::Map(_) => false,
     }
 }
 

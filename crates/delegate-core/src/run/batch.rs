@@ -194,12 +194,14 @@ impl Loop {
             }
             Incoming::Told(index, Told::Finish(verdict)) => {
                 self.child_step(index, Input::Finish(verdict));
+                tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
             }
             Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
             Incoming::Over(index, said) => self.io_ended(index, said),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
                 self.child_step(index, Input::Recorded(durable));
+                tracing::debug!(target: "delegate::run", task = index, durable, "recorded");
             }
         }
     }
@@ -216,6 +218,7 @@ impl Loop {
         if !goes_on || !matches!(input, Input::Emptied(_)) {
             self.over(index);
         }
+        tracing::debug!(target: "delegate::run", task = index, ?input, "its process");
         self.child_step(index, input);
     }
 
@@ -283,7 +286,7 @@ impl Loop {
             statuses: self.statuses,
             verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
             left_running: self.left_running,
-            durable: self.durable,
+            durable: self.durable && !store.is_misplaced(),
             total_duration: total,
         };
         Report::new(store, ending)

@@ -98,6 +98,7 @@ impl ChildIo {
             never = write => match never {},
         };
         intake.said.stderr = stderr.into_bytes();
+        intake.said.lost = self.journal.lost.get();
         intake.drop_answer().await;
         Box::new(intake.said)
     }

@@ -326,6 +326,7 @@ mod tests {
         }
         for _ in 0..100_000 {
             assert!(poll(delivery.send(text("0123456789"))).is_ready());
+            assert!(delivery.state().merged[&CHILD].text.len() <= 2 * MERGED_TEXT);
         }
         delivery.push(tool(ROOM));
         let events = drain(&delivery);

@@ -1,6 +1,8 @@
 //! What is written down of one child while it runs: its events, stdout and stderr, through the
 //! [`Store`].
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use delegate_protocol::{Event, RunId};
@@ -14,6 +16,8 @@ pub(super) struct Journal {
     pub(super) store: Store,
     pub(super) run: RunId,
     pub(super) task_index: u32,
+    /// Bytes that found no room.
+    pub(super) lost: Rc<Cell<u64>>,
 }
 
 /// A line of events.jsonl: the event, and when, in seconds since the batch began.
@@ -37,16 +41,25 @@ impl Journal {
             }
         };
         line.push(b'\n');
-        while let Err(refused) =
-            self.store.append_event(self.run, self.task_index, event.class(), line)
-        {
-            line = refused.0;
+        let bytes = line.len();
+        loop {
+            match self.store.append_event(self.run, self.task_index, event.class(), line) {
+                Ok(kept) => return self.count(kept, bytes),
+                Err(refused) => line = refused.0,
+            }
             self.store.events_have_room().await;
         }
     }
 
     /// Writes output as it came.
     pub(super) fn output(&self, log: Log, bytes: &[u8]) {
-        self.store.append(self.run, self.task_index, log, bytes.to_vec());
+        let kept = self.store.append(self.run, self.task_index, log, bytes.to_vec());
+        self.count(kept, bytes.len());
+    }
+
+    fn count(&self, kept: bool, bytes: usize) {
+        if !kept {
+            self.lost.set(self.lost.get() + bytes as u64);
+        }
     }
 }

@@ -71,6 +71,9 @@ pub(super) struct RunRow {
 /// The writing connection.
 pub(super) struct Database {
     connection: Connection,
+    path: PathBuf,
+    /// The file at that path when it was opened.
+    file: Option<(u64, u64)>,
 }
 
 /// What opening came to.
@@ -137,7 +140,10 @@ impl Database {
                 "{} has schema {version}, this program knows {SCHEMA_VERSION}",
                 path.display()
             ))),
-            Ok(_) => Ok(Self { connection }),
+            Ok(_) => {
+                let (path, file) = (path.to_owned(), place::file_at(path).ok());
+                Ok(Self { connection, path, file })
+            }
             Err(error) => Err(match error.sqlite_error_code() {
                 Some(
                     ErrorCode::CannotOpen
@@ -185,6 +191,20 @@ impl Database {
             insert_outcome(&transaction, *run, outcome)?;
         }
         transaction.commit()
+    }
+
+    /// Why nobody will find what is written here, if so: the system writes on into a file that has no
+    /// name any more, and SQLite does not mind.
+    pub(super) fn misplaced(&self) -> Option<String> {
+        let opened = self.file?;
+        let is_another = match place::file_at(&self.path) {
+            Ok(file) => file != opened,
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        };
+        is_another.then(|| {
+            let path = self.path.display();
+            format!("{path} was deleted or replaced, and with it what was stored before")
+        })
     }
 
     /// Makes the disk look full at this many pages.

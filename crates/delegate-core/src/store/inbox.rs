@@ -133,24 +133,24 @@ impl Inbox {
         Ok(())
     }
 
-    /// Queues bytes. Progress that finds no room is counted and dropped; a lifecycle line is given
-    /// back.
+    /// Queues bytes. Progress that finds no room is counted and dropped (`false`); a lifecycle line is
+    /// given back.
     pub(super) fn append(
         &self,
         file: FileKey,
         class: Class,
         bytes: Vec<u8>,
-    ) -> Result<(), Vec<u8>> {
+    ) -> Result<bool, Vec<u8>> {
         let mut lanes = self.lanes();
         if bytes.is_empty() || lanes.closed {
-            return Ok(());
+            return Ok(true);
         }
         if !self.has_room(&lanes, class) {
             return match class {
                 Class::Lifecycle => Err(bytes),
                 Class::Progress => {
                     *lanes.dropped.entry(file).or_default() += bytes.len() as u64;
-                    Ok(())
+                    Ok(false)
                 }
             };
         }
@@ -159,7 +159,7 @@ impl Inbox {
         lanes.pieces_pushed += 1;
         lanes.pieces.push_back(Piece { file, class, bytes, dropped_before });
         self.wake_recorder(lanes);
-        Ok(())
+        Ok(true)
     }
 
     fn wake_recorder(&self, mut lanes: MutexGuard<'_, Lanes>) {
@@ -251,5 +251,30 @@ impl Lanes {
         }
         self.queued_bytes -= taken;
         batch.pieces_so_far = self.pieces_popped;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that floods its log does not hold up an outcome by more than one bite.
+    #[test]
+    fn a_record_waits_for_one_bite_of_logs_at_most() {
+        const PIECE: usize = 64 * 1024;
+        let inbox = Inbox::new(QUEUE_BYTES, QUEUE_PIECES);
+        let file = (RunId::from_u128(1), 0, Log::Stdout);
+        for _ in 0..4 * BITE / PIECE {
+            assert_eq!(inbox.append(file, Class::Progress, vec![b'x'; PIECE]), Ok(true));
+        }
+        let mut batch = Batch::default();
+        assert!(inbox.take(&mut batch));
+        assert!((BITE..BITE + PIECE).contains(&(batch.pieces.len() * PIECE)));
+        // It comes last, and goes out with the next bite.
+        let (done, _written) = crossbeam_channel::bounded(0);
+        assert!(inbox.push(Record::Flush { pieces_before: 0, done }).is_ok());
+        let mut next = Batch::default();
+        assert!(inbox.take(&mut next));
+        assert_eq!((next.records.len(), next.pieces.len()), (1, batch.pieces.len()));
     }
 }

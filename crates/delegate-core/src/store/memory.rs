@@ -34,6 +34,8 @@ pub(super) struct Shared {
     memory: Mutex<Memory>,
     warnings: Mutex<(HashSet<Trouble>, VecDeque<String>)>,
     durable: AtomicBool,
+    /// What was said to be stored is gone.
+    misplaced: AtomicBool,
 }
 
 impl Shared {
@@ -42,6 +44,7 @@ impl Shared {
             memory: Mutex::default(),
             warnings: Mutex::default(),
             durable: AtomicBool::new(true),
+            misplaced: AtomicBool::new(false),
         }
     }
 
@@ -67,6 +70,14 @@ impl Shared {
 
     pub(super) fn is_durable(&self) -> bool {
         self.durable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_misplaced(&self) -> bool {
+        self.misplaced.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_misplaced(&self) {
+        self.misplaced.store(true, Ordering::Release);
     }
 
     /// Keeps an outcome that is not on disk. The first of a child stays.

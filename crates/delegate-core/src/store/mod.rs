@@ -161,6 +161,12 @@ impl Store {
         self.inner.shared.is_durable()
     }
 
+    /// Whether what was said to be on disk has been deleted since, or replaced, by somebody else.
+    #[must_use]
+    pub fn is_misplaced(&self) -> bool {
+        self.inner.shared.is_misplaced()
+    }
+
     /// Records a run as this process's. Returns at once.
     pub fn begin_run(&self, run: NewRun) {
         let NewRun { id, title, isolation, tasks } = run;
@@ -195,14 +201,15 @@ impl Store {
     }
 
     /// Appends to a file of a child. Returns at once; a slow disk drops log bytes (and says how many
-    /// in the file) before it holds anybody up. For events see [`Store::append_event`].
-    pub fn append(&self, run: RunId, task_index: u32, log: Log, bytes: Vec<u8>) {
+    /// in the file) before it holds anybody up: `false` says that it was dropped. For events see
+    /// [`Store::append_event`].
+    pub fn append(&self, run: RunId, task_index: u32, log: Log, bytes: Vec<u8>) -> bool {
         // Progress is never given back.
-        let _taken = self.inner.inbox.append((run, task_index, log), Class::Progress, bytes);
+        self.inner.inbox.append((run, task_index, log), Class::Progress, bytes).unwrap_or(false)
     }
 
     /// Appends a line (with its newline) to the events of a child. Returns at once. Progress that
-    /// finds no room is dropped and counted, as in [`Store::append`].
+    /// finds no room is dropped and counted, as in [`Store::append`]; then it is `false`.
     ///
     /// # Errors
     /// A lifecycle line, which is never dropped, is given back while there is no room for it: wait
@@ -213,7 +220,7 @@ impl Store {
         task_index: u32,
         class: Class,
         line: Vec<u8>,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<bool, NoRoom> {
         self.inner.inbox.append((run, task_index, Log::Events), class, line).map_err(NoRoom)
     }
 

@@ -39,6 +39,19 @@ pub(super) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result
     options.create(true).open(path)
 }
 
+/// Which file lies at `path`: device and inode.
+///
+/// # Errors
+/// There is none, it cannot be looked at, or files have no such numbers here.
+pub(super) fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    #[cfg(unix)]
+    return std::fs::metadata(path).map(|file| {
+        (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file))
+    });
+    #[cfg(not(unix))]
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// The kind of network file system that `path` lies on, if it does.
 pub(super) fn network_file_system(path: &Path) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;

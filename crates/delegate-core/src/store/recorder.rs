@@ -112,6 +112,11 @@ impl Recorder {
     /// One transaction for all of it; where that fails, one for each, so that what cannot be stored
     /// takes nothing else with it.
     fn store(&mut self, rows: Vec<RunRow>, arrived: Vec<Arrived>) {
+        if let Some(reason) = self.database.as_ref().and_then(Database::misplaced) {
+            self.shared.set_misplaced();
+            self.database = None;
+            self.refusal = reason;
+        }
         let refs: Vec<&RunRow> = rows.iter().collect();
         let outcomes: Vec<_> = arrived.iter().map(|one| (one.run, &*one.outcome)).collect();
         let alone = rows.len() + arrived.len() == 1;

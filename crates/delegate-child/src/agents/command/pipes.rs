@@ -245,8 +245,15 @@ impl Lines {
 mod tests {
     use super::*;
     use crate::agents::command::{nonblocking, wake};
-    use crate::session::Session;
+    use crate::kept::Kept;
+    use crate::owner_source::OwnerSource;
+    use crate::queue::{MERGED_TEXT, QUEUE_BYTES};
+    use crate::session::{Desk, Session};
+    use delegate_protocol::spec::sample;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
+    use std::time::Duration;
 
     /// The program's ends, and the waker.
     struct Program {
@@ -281,6 +288,44 @@ mod tests {
             pipes.step(session)?;
         }
         Ok(())
+    }
+
+    /// A grandchild that outlived its program writes on while the last of the output is read: the reader
+    /// waits for a full outbox then, until more has been written.
+    #[test]
+    fn a_pipe_that_is_written_without_end_ends_with_the_program() {
+        let desk = Desk::new(Arc::default());
+        let spec = Arc::new(sample(0, "command", ""));
+        let said = Arc::clone(&desk);
+        let mut session = Session::new(spec, OwnerSource::of(None), Kept::default(), said);
+        for _ in 0..QUEUE_BYTES / MERGED_TEXT {
+            session.text(&"x".repeat(MERGED_TEXT));
+        }
+        let (pipes, program) = pipes("");
+        let written = Arc::new(AtomicUsize::new(0));
+        let (mut stdout, count) = (program.stdout, Arc::clone(&written));
+        thread::spawn(move || {
+            while stdout.write_all(&[b'y'; 4096]).is_ok() {
+                count.fetch_add(4096, Ordering::Relaxed);
+            }
+        });
+        let reached = |bytes| {
+            while written.load(Ordering::Relaxed) < bytes {
+                thread::yield_now()
+            }
+        };
+        reached(READ);
+        let (done, finished) = crossbeam_channel::bounded(1);
+        thread::spawn(move || {
+            let (answer, _) = pipes.finish(&mut session).unwrap();
+            done.send(answer.len()).unwrap();
+        });
+        reached(2 * READ);
+        let answer = (0..30_000).find_map(|_| {
+            drop(desk.outbox.try_take());
+            finished.recv_timeout(Duration::from_millis(1)).ok()
+        });
+        assert_eq!(answer, Some(READ as u64), "what was there, and nothing that came later");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the loop does: carries out the [`crate::monitor`]'s effects on launchers, lines and the store.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -242,7 +243,8 @@ impl Loop {
     }
 
     fn journal(&self, task_index: u32) -> Journal {
-        Journal { store: self.batch.store.clone(), run: self.batch.run, task_index }
+        let (store, run) = (self.batch.store.clone(), self.batch.run);
+        Journal { store, run, task_index, lost: Rc::default() }
     }
 }
 

@@ -220,6 +220,62 @@ fn assert_in_memory(store: &Store, reason: &str) {
     assert!(warnings[0].contains("memory only") && warnings[0].contains(reason), "{warnings:?}");
 }
 
+/// Another process writes for longer than one statement waits.
+#[test]
+fn a_lock_that_is_held_long_is_waited_for_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path());
+    let other = Connection::open(dir.path().join(database::FILE_NAME)).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (said, heard) = mpsc::channel();
+    store.put_outcome(run(1), outcome(0, "x"), move |stored| said.send(stored).unwrap());
+    let longer = database::BUSY + database::BUSY / 4;
+    assert_eq!(heard.recv_timeout(longer), Err(mpsc::RecvTimeoutError::Timeout), "given up");
+    other.execute_batch("COMMIT").unwrap();
+    assert_eq!(heard.recv_timeout(LONG), Ok(true));
+    assert!(store.is_durable());
+}
+
+/// SQLite writes on into a file without a name; nobody would find it.
+#[test]
+fn a_database_that_is_deleted_or_replaced_stores_nothing_any_more() {
+    for replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let store = Store::open(&state);
+        let id = run(9);
+        store.begin_run(new_run(id));
+        assert!(put(&store, id, outcome(0, "stored")));
+        assert!(store.is_durable() && !store.is_misplaced());
+        fs::remove_dir_all(&state).unwrap();
+        if replaced {
+            assert!(Store::open(&state).take_warning().is_none());
+        }
+        assert!(!put(&store, id, outcome(1, "kept")), "replaced: {replaced}");
+        assert!(!store.is_durable() && store.is_misplaced());
+        assert_eq!(store.outcome(id, 1).unwrap().summary.as_deref(), Some("kept"));
+        let warnings = warnings(&store);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let place = state.join("runs.sqlite");
+        assert!(warnings[0].contains(place.to_str().unwrap()), "{warnings:?}");
+        assert!(warnings[0].contains("was deleted or replaced"), "{warnings:?}");
+    }
+}
+
+/// The end of a run is a record as well: it meets what was deleted behind the last outcome.
+#[test]
+fn a_database_that_is_deleted_after_the_last_outcome_is_met_at_the_end_of_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let store = Store::open(&state);
+    store.begin_run(new_run(run(9)));
+    assert!(put(&store, run(9), outcome(0, "stored")));
+    fs::remove_dir_all(&state).unwrap();
+    store.end_run(run(9), "completed", Duration::from_secs(2));
+    store.flush(LONG);
+    assert!(!store.is_durable() && store.is_misplaced());
+}
+
 #[test]
 fn a_state_directory_that_cannot_be_is_memory_with_one_warning() {
     let dir = tempfile::tempdir().unwrap();

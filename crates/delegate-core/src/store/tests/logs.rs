@@ -127,13 +127,14 @@ fn a_lifecycle_line_is_given_back_and_its_sender_woken() {
     let append = |class, line: String| store.append_event(run(1), 0, class, line.into_bytes());
     // Text stops at the bound; lifecycle has as much again.
     for _ in 0..5 {
+        // Dropped or not, it is never given back.
         append(Class::Progress, format!("{{\"p\":\"{}\"}}\n", "p".repeat(40))).unwrap();
     }
     let line = |n: usize| format!("{{\"n\":{n}}}\n");
     let mut taken = 0;
     let refused = loop {
         match append(Class::Lifecycle, line(taken)) {
-            Ok(()) => taken += 1,
+            Ok(kept) => taken += usize::from(kept),
             Err(refused) => break refused,
         }
     };

@@ -1,0 +1,312 @@
+//! What was started, by whom, what became of it and who ended it: in SQLite, for people and for the janitor.
+//!
+//! The owner's side writes it on a thread of its own (`writer`), merged per child (`pending`); keeper and
+//! supervisor, which have no SQLite, write [`crate::journal`]s, which `fold` takes in when their owner is dead.
+//! `place` and `schema` open the file, `database` turns rows into SQL, `redact` keeps secrets out of it and
+//! `evidence` says whether a row still holds. Why it is so: `docs/design/ledger.md`.
+
+mod database;
+mod evidence;
+mod fold;
+mod pending;
+mod place;
+mod redact;
+mod row;
+mod schema;
+mod writer;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use self::database::Which;
+use self::pending::{Pending, Seen};
+use self::row::now_ms;
+use self::schema::Found;
+use self::writer::{Shared, Writer};
+use crate::exit::ExitStatus;
+use crate::identity::{self, Identity};
+use crate::sys::Pid;
+
+pub use self::evidence::{Evidence, Standing, standing};
+pub use self::redact::redact;
+pub use self::row::{End, EndedBy, Intent, Policy, Row, State};
+
+/// How long a spawn waits for its intent to be on disk.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A number for a child that this process is about to start. Not used twice by a process, nor by the
+/// program that it executes in its place.
+#[must_use]
+pub fn next_spawn() -> u64 {
+    static NEXT: OnceLock<AtomicU64> = OnceLock::new();
+    // 31 random bits for each program, so that numbers fit SQLite's integers, and are never 0.
+    let first = || AtomicU64::new((RandomState::new().hash_one(0) >> 33 << 32) + 1);
+    NEXT.get_or_init(first).fetch_add(1, Ordering::Relaxed)
+}
+
+/// An open ledger. Open it once in a process, and share it.
+///
+/// Nothing here waits for the disk but [`Ticket::wait`], the readers, [`Ledger::fold`] and dropping it (2 s at
+/// most).
+pub struct Ledger {
+    shared: Arc<Shared>,
+    path: PathBuf,
+    owner: Identity,
+    /// A copy of the process by fork has the file but not the writer.
+    process: Pid,
+}
+
+impl fmt::Debug for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ledger").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            self.shared.close(PATIENCE);
+        }
+    }
+}
+
+impl Ledger {
+    /// Opens the ledger at `path`, or begins one (0600, in a directory that is made 0700). Waits for that 2 s at
+    /// most.
+    ///
+    /// It never fails: a file that is damaged or of something else is moved aside ([`Ledger::remarks`] says where),
+    /// one of a newer program is left alone and another one is used beside it, and what cannot be written is
+    /// kept in memory and tried again ([`Ledger::trouble`] says why).
+    #[must_use]
+    pub fn open(path: impl Into<PathBuf>) -> Self {
+        let (path, owner) = (path.into(), Identity::own());
+        let shared = Arc::new(Shared::new(path.clone()));
+        let writer = Writer::new(Arc::clone(&shared), path.clone(), owner.clone());
+        let thread = std::thread::Builder::new().name("ownership-ledger".into());
+        match thread.spawn(move || writer.run()) {
+            Ok(_) => shared.wait_opened(PATIENCE),
+            Err(error) => shared.is_over(Some(format!("no thread for the ledger: {error}"))),
+        }
+        Self { shared, path, owner, process: identity::own_pid() }
+    }
+
+    /// Who writes here: this process.
+    #[must_use]
+    pub fn owner(&self) -> &Identity {
+        &self.owner
+    }
+
+    /// The file that is written. Not what [`Ledger::open`] was given when that is a newer program's.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.shared.lock().path.clone()
+    }
+
+    /// What people should know about the file, such as where a damaged one went. The newest of many are left out.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        self.shared.lock().remarks.clone()
+    }
+
+    /// Why rows wait in memory; `None` while they are written.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.lock().failing.clone()
+    }
+
+    fn is_ours(&self) -> bool {
+        identity::own_pid() == self.process
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Pending)) {
+        if self.is_ours() {
+            self.shared.tell(change);
+        }
+    }
+
+    /// Something is about to be started.
+    pub fn intent(&self, intent: Intent) -> Ticket {
+        let row = Row::of(intent, &self.owner, now_ms());
+        let mut place = None;
+        self.tell(|pending| place = Some(pending.insert(row)));
+        Ticket { shared: Arc::clone(&self.shared), place }
+    }
+
+    /// It was started. Who it is is read on the ledger's thread.
+    pub fn started(&self, spawn: u64, pid: u32, pidfd: Arc<OwnedFd>) {
+        self.tell(|pending| {
+            pending.change(spawn, |row| {
+                if row.state == State::Intent {
+                    row.state = State::Running;
+                }
+            });
+            pending.seen(spawn, Seen { pid, pidfd });
+        });
+    }
+
+    /// Its process ended; its scope may hold more.
+    pub fn exited(&self, spawn: u64, status: ExitStatus) {
+        self.tell(|pending| pending.change(spawn, |row| row.exit = Some(status)));
+    }
+
+    /// Somebody ends it now. The first one to say so is who ended it.
+    pub fn ending(&self, spawn: u64, by: EndedBy, why: &str) {
+        self.tell(|pending| pending.change(spawn, |row| row.blame(by, why)));
+    }
+
+    /// Its scope is over. Without an `end`, it ended as its process did, or is lost if that is not known.
+    pub fn ended(&self, spawn: u64, end: Option<End>, by: EndedBy, why: &str) {
+        let now = now_ms();
+        self.tell(|pending| pending.change(spawn, |row| row.finish(end, by, why, now)));
+    }
+
+    /// Waits until all that was told so far is on disk, at most `limit`; says whether it is.
+    #[must_use]
+    pub fn flush(&self, limit: Duration) -> bool {
+        self.is_ours() && self.shared.wait(limit, |state| state.pending.is_empty())
+    }
+
+    /// All children, of all owners, that are not known to have ended, oldest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn living(&self) -> Result<Vec<Row>, LedgerError> {
+        living(&self.path())
+    }
+
+    /// The newest rows of all owners, newest first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn history(&self, limit: u32) -> Result<Vec<Row>, LedgerError> {
+        history(&self.path(), limit)
+    }
+
+    /// Takes in the journals under `dir` whose owner is dead and which no guard writes any more; says how many
+    /// these were. Each is taken in exactly once, and removed.
+    ///
+    /// # Errors
+    /// When the file cannot be written or a journal cannot be removed. What was folded stays so.
+    pub fn fold(&self, dir: &Path) -> Result<usize, LedgerError> {
+        let path = self.path();
+        let mut connection = self.connection(&path)?;
+        fold::fold(&mut connection, dir, &mut |_| {}).map_err(|why| LedgerError::new(&path, &why))
+    }
+
+    /// Ends a row whose owner is dead, so will not. `false` when it had ended.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn settle(&self, row: &Row, end: End, by: EndedBy, why: &str) -> Result<bool, LedgerError> {
+        let path = self.path();
+        let mut connection = self.connection(&path)?;
+        fold::settle(&mut connection, row, (end, by, why), now_ms())
+            .map_err(|error| LedgerError::new(&path, &error))
+    }
+
+    /// A connection for what is rare and must be synced. Never makes the file: the writer does.
+    fn connection(&self, path: &Path) -> Result<Connection, LedgerError> {
+        let open = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let mut connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_handler(Some(place::wait_a_little))?;
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            Ok(connection)
+        };
+        open().map_err(|error: rusqlite::Error| LedgerError::new(path, &error))
+    }
+}
+
+/// As [`Ledger::living`], of a ledger that this process does not write.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn living(path: &Path) -> Result<Vec<Row>, LedgerError> {
+    read(path, &Which::Living)
+}
+
+/// As [`Ledger::history`], of a ledger that this process does not write.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn history(path: &Path, limit: u32) -> Result<Vec<Row>, LedgerError> {
+    read(path, &Which::Newest(limit))
+}
+
+fn read(path: &Path, which: &Which) -> Result<Vec<Row>, LedgerError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let rows = || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_handler(Some(place::wait_a_little))?;
+        Ok(match schema::found(&connection)? {
+            Found::Fresh => Ok(Vec::new()),
+            Found::Known(_) => Ok(database::select(&connection, which)?),
+            Found::Newer(_) => Err("it is a newer program's"),
+            Found::Foreign => Err("it is not a ledger"),
+        })
+    };
+    let rows = rows().map_err(|error: rusqlite::Error| LedgerError::new(path, &error))?;
+    rows.map_err(|why| LedgerError::new(path, &why))
+}
+
+/// An intent that is on its way to the disk.
+#[must_use = "the intent is to be on disk before the child is started"]
+pub struct Ticket {
+    shared: Arc<Shared>,
+    place: Option<u64>,
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Ticket {
+    /// Waits until the intent is on disk, at most `limit` ([`PATIENCE`]), and not at all while the ledger is
+    /// known to fail. `false`: not yet; the row is written as soon as the disk takes it.
+    #[must_use]
+    pub fn wait(&self, limit: Duration) -> bool {
+        let Some(place) = self.place else { return false };
+        let mut is_written = false;
+        self.shared.wait(limit, |state| {
+            is_written = state.pending.is_written(place);
+            is_written || state.failing.is_some()
+        });
+        is_written
+    }
+}
+
+/// The ledger could not be read or written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LedgerError {
+    /// The file.
+    pub path: PathBuf,
+    /// What went wrong, for people.
+    pub detail: String,
+}
+
+impl LedgerError {
+    fn new(path: &Path, detail: &dyn fmt::Display) -> Self {
+        Self { path: path.to_owned(), detail: detail.to_string() }
+    }
+}
+
+impl fmt::Display for LedgerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ledger {}: {}", self.path.display(), self.detail)
+    }
+}
+
+impl std::error::Error for LedgerError {}
