@@ -83,27 +83,39 @@ impl Source {
     }
 
     /// `roots` and everything below them, as far as it is alive. Each is given to `meet` before its
-    /// children are read: what stands still by then has no others later.
+    /// children are read: what stands still by then has no others later. Roots are children of ours that
+    /// are not reaped; any other number may be a stranger's by the time that it is looked at, but a
+    /// stranger's parent is nobody who was met.
     pub(crate) fn walk(
         self,
         roots: impl IntoIterator<Item = Pid>,
         mut meet: impl FnMut(&Member),
     ) -> Vec<Member> {
         let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
-        let mut seen: HashSet<Pid> = HashSet::new();
-        let mut next: VecDeque<Pid> = roots.into_iter().collect();
+        let mut met: HashSet<Pid> = HashSet::new();
+        let mut next: VecDeque<(Pid, bool)> = roots.into_iter().map(|pid| (pid, true)).collect();
         let mut members = Vec::new();
-        while let Some(pid) = next.pop_front() {
-            if !seen.insert(pid) {
+        while let Some((pid, pinned)) = next.pop_front() {
+            // The dead have no children: these were handed on before.
+            let look = |met: &HashSet<Pid>| {
+                let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
+                (pinned || met.contains(&stat.parent)).then_some(stat)
+            };
+            if met.contains(&pid) {
                 continue;
             }
-            // The dead have no children: these were handed on before.
-            let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_dead()) else { continue };
+            let Some(stat) = look(&met) else { continue };
+            met.insert(pid);
+            let start = stat.start;
             let member = Member { pid, stat };
             meet(&member);
-            match self {
-                Self::Lists => next.extend(children(pid)),
-                Self::Scan => next.extend(table.get(&pid).into_iter().flatten()),
+            let below = match self {
+                Self::Lists => children(pid),
+                Self::Scan => table.get(&pid).cloned().unwrap_or_default(),
+            };
+            // Read under a number that may have been handed on meanwhile.
+            if pinned || look(&met).is_some_and(|now| now.start == start) {
+                next.extend(below.into_iter().map(|pid| (pid, false)));
             }
             members.push(member);
         }

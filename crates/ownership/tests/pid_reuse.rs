@@ -93,7 +93,6 @@ sleep 600"#;
 
 /// While a scope is looked through and signalled, its members die and strangers get their numbers.
 #[test]
-#[ignore = "a walk takes a stranger for a member whose number it has: TERM and KILL were seen"]
 fn strangers_with_numbers_of_members_are_not_touched() {
     if !namespace::enter("strangers_with_numbers_of_members_are_not_touched", LIMIT) {
         return;
