@@ -82,6 +82,10 @@ impl Handle {
         (now.start == expected.start && kept).then_some(Self { pidfd })
     }
 
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.pidfd
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }

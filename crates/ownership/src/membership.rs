@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -28,6 +28,11 @@ pub(crate) type Identity = (Pid, u64);
 impl Member {
     pub(crate) fn identity(&self) -> Identity {
         (self.pid, self.stat.start)
+    }
+
+    /// A handle of it, if it still is the process that was met.
+    pub(crate) fn hold(&self) -> Option<OwnedFd> {
+        Handle::open(self.pid, &self.stat).map(Handle::into_fd)
     }
 
     /// Sends these signals, if it still is the process that was met.
