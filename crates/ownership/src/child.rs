@@ -58,7 +58,8 @@ struct Known {
 pub(crate) struct Wanted {
     /// That it ends, with this grace.
     pub(crate) end: Option<Duration>,
-    pub(crate) paused: bool,
+    /// That it stands still, or goes on again, if either was ever asked for.
+    pub(crate) paused: Option<bool>,
 }
 
 /// A process that another guard may take over.

@@ -68,6 +68,14 @@ struct State {
     resync: Option<succession::Resync>,
 }
 
+impl State {
+    /// Whoever waits for an answer on it waits no more.
+    fn forget_line(&mut self) {
+        self.line = None;
+        self.resync = None;
+    }
+}
+
 impl Client {
     pub(crate) fn start(program: Program, args: Vec<OsString>) -> Arc<Self> {
         Self::with(Source::Start { program, args }, None)
@@ -127,6 +135,9 @@ impl Client {
         let bytes = line::pack(request(id).encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
+        if line.is_read_here() {
+            return Err(request_error("a callback may start nothing", libc::EDEADLK));
+        }
         let packed = Arc::new(Packed::new(bytes, fds));
         let child = Arc::new(Child::new(id, grace, program, dir, on_event));
         child.ask(Arc::clone(&packed));
@@ -139,30 +150,40 @@ impl Client {
         Ok((child, answer))
     }
 
-    pub(crate) fn end(&self, child: &Child, grace: Duration) {
+    pub(crate) fn end(&self, child: &Arc<Child>, grace: Duration) {
         let shorter = |before: Option<Duration>| before.map_or(grace, |before| before.min(grace));
         child.want(|wanted| wanted.end = Some(shorter(wanted.end)));
-        self.tell(&Request::End { id: child.id, grace });
+        self.tell(child, &Request::End { id: child.id, grace });
     }
 
-    pub(crate) fn pause(&self, child: &Child) {
-        child.want(|wanted| wanted.paused = true);
-        self.tell(&Request::Pause { id: child.id });
+    pub(crate) fn pause(&self, child: &Arc<Child>) {
+        child.want(|wanted| wanted.paused = Some(true));
+        self.tell(child, &Request::Pause { id: child.id });
     }
 
-    pub(crate) fn resume(&self, child: &Child) {
-        child.want(|wanted| wanted.paused = false);
-        self.tell(&Request::Resume { id: child.id });
+    pub(crate) fn resume(&self, child: &Arc<Child>) {
+        child.want(|wanted| wanted.paused = Some(false));
+        self.tell(child, &Request::Resume { id: child.id });
     }
 
     /// Sends a request that has no answer. Without a line there is nothing that it could be about.
-    fn tell(&self, request: &Request) {
+    ///
+    /// A callback runs on the thread that reads the line: where there is no room for the request, that thread
+    /// must not wait for it, since nobody else would see that the guard does not read.
+    fn tell(&self, child: &Arc<Child>, request: &Request) {
         if self.check_process().is_err() {
             return;
         }
-        let line = lock(&self.state).line.clone();
-        if let Some(line) = line {
+        let Some(line) = lock(&self.state).line.clone() else { return };
+        if !line.is_read_here() {
             line.tell(request, Vec::new());
+        } else if !line.try_tell(request) {
+            let child = Arc::clone(child);
+            let later = move || succession::say_wishes(&line, &child);
+            let thread = std::thread::Builder::new().name("ownership-later".into());
+            if let Err(error) = thread.spawn(later) {
+                tracing::error!(%error, "no thread to ask with: a wish waits for the next guard");
+            }
         }
     }
 
@@ -200,6 +221,7 @@ impl Client {
 
     /// The reader thread: one line, to its end.
     fn read(self: &Arc<Self>, line: &Arc<Connection>) {
+        line.read_by_this_thread();
         let mut buffer = Vec::new();
         let left = loop {
             match line.hear(&mut buffer) {
@@ -234,10 +256,12 @@ impl Client {
             }
             Reply::Emptied { id, emptied } => {
                 tracing::debug!(id, ?emptied, "emptied");
-                let child = lock(&self.state).children.remove(&id);
-                if let Some(child) = child {
-                    child.tell(ChildEvent::Emptied(emptied));
-                }
+                // Of what was not answered nobody is told the end: it is asked for again.
+                let Some(child) = self.child(id).filter(|child| child.pending().is_none()) else {
+                    return;
+                };
+                lock(&self.state).children.remove(&id);
+                child.tell(ChildEvent::Emptied(emptied));
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),
@@ -251,7 +275,7 @@ impl Client {
 
     /// A second answer, of the guard that took over, is none.
     fn answer(
-        &self,
+        self: &Arc<Self>,
         line: &Connection,
         id: u64,
         answer: impl FnOnce(&Child) -> Result<Answer, SpawnError>,
@@ -261,7 +285,7 @@ impl Client {
         if let Err(error) = &answer {
             if error.phase == Phase::Supervisor {
                 // Without a handle it is not ours to keep.
-                line.tell(&Request::End { id, grace: Duration::ZERO }, Vec::new());
+                self.end(&child, Duration::ZERO);
             }
             lock(&self.state).children.remove(&id);
         }
@@ -273,7 +297,7 @@ impl Client {
     fn move_on(self: &Arc<Self>) {
         tracing::debug!("supervisor left");
         let mut state = lock(&self.state);
-        state.line = None;
+        state.forget_line();
         let requests: Vec<_> =
             state.children.values().filter_map(|child| child.pending()).collect();
         if requests.is_empty() {
@@ -298,7 +322,7 @@ impl Client {
     fn lose_all(&self) {
         let children = {
             let mut state = lock(&self.state);
-            state.line = None;
+            state.forget_line();
             std::mem::take(&mut state.children)
         };
         if !children.is_empty() {

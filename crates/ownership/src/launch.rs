@@ -2,7 +2,7 @@
 //! [`sys::start`](crate::sys::start). The only place that starts anything: [`crate::supervisor_loop`]
 //! starts children here, [`crate::client`] a supervisor.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicU64;
@@ -30,6 +30,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) null: BorrowedFd<'a>,
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) subreaper: bool,
+    /// What the supervisor itself had before it lowered it.
+    pub(crate) oom_score: Option<&'a CStr>,
     /// Where its number goes, and why it failed.
     pub(crate) words: (*mut Pid, &'a AtomicU64),
 }
@@ -69,6 +71,7 @@ pub(crate) fn start_order(
         session: true,
         subreaper: setting.subreaper,
         open_files: setting.open_files,
+        oom_score: setting.oom_score,
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
     };
@@ -101,6 +104,7 @@ pub(crate) fn start_stage(
         session: true,
         subreaper: false,
         open_files: None,
+        oom_score: None,
         pid_word: None,
         failed_word: None,
     };
@@ -116,7 +120,7 @@ pub(crate) fn start_guard(
     argv: &[Vec<u8>],
     fds: &[BorrowedFd<'_>],
     null: BorrowedFd<'_>,
-    open_files: Option<(u64, u64)>,
+    (open_files, oom_score): (Option<(u64, u64)>, Option<&CStr>),
 ) -> Result<(Pid, OwnedFd), Failure> {
     let standard = [null; 3];
     let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
@@ -130,6 +134,7 @@ pub(crate) fn start_guard(
         session: false,
         subreaper: false,
         open_files,
+        oom_score,
         pid_word: None,
         failed_word: None,
     };

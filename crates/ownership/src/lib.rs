@@ -35,6 +35,8 @@ mod connection;
 #[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
+mod hook;
+#[cfg(target_os = "linux")]
 mod identity;
 #[cfg(target_os = "linux")]
 mod launch;

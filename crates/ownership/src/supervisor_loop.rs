@@ -7,6 +7,7 @@
 //! it: an unwound guard would be one that looks alive and does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,8 @@ struct Loop {
     source: Source,
     protected: Protected,
     open_files: Option<(u64, u64)>,
+    /// What we had before we lowered it, for those whom we start.
+    oom_score: Option<CString>,
     off: Off,
     buffer: Vec<u8>,
     /// Somebody is dead, and what was left could not be read.
@@ -134,9 +137,7 @@ impl Loop {
             }
             self.bury();
             self.hear_peer(ready.peer, ready.link);
-            for foster in ready.fosters {
-                self.foster_died(foster);
-            }
+            self.fosters_died(ready.fosters);
             for line in ready.lines {
                 self.listen(line);
             }
@@ -173,7 +174,7 @@ impl Loop {
         let mut look_again = self.unburied || self.start_due;
         if let Some(peer) = &self.peer {
             // The death of a child comes as a signal.
-            if self.succession.role() == Role::Supervisor {
+            if self.succession.role() == Role::Supervisor && !self.off.keeper_watch {
                 watched.add(&peer.handle, PollFlags::IN, Of::Peer);
             }
             if !peer.hung_up {
@@ -199,7 +200,8 @@ impl Loop {
         }
         let again = look_again.then(|| now() + LOOK_AGAIN);
         let at_once = self.backlog.then(now);
-        let until = [self.machine.deadline(), self.succession.due(), again, at_once];
+        let look = self.succession.due().filter(|_| !self.off.mark);
+        let until = [self.machine.deadline(), look, again, at_once];
         watched.wait(until.into_iter().flatten().min())
     }
 

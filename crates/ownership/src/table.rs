@@ -37,6 +37,8 @@ const USER: usize = 9;
 const SYSTEM: usize = 10;
 const MEMORY: usize = 11;
 const FLAGS: usize = 12;
+/// Grace of an end that was begun, and one more.
+const ENDING: usize = 15;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -83,8 +85,6 @@ pub(crate) enum Flag {
     ToldStarted = 1 << 1,
     /// … that it exited.
     ToldExited = 1 << 2,
-    /// It is being ended.
-    Ending = 1 << 3,
     /// It is stopped.
     Paused = 1 << 4,
     /// Its processes are nobody's child here: the guard that was their parent is dead.
@@ -113,6 +113,8 @@ pub(crate) struct Row {
     /// Why the process could not execute its program.
     pub(crate) failed: Option<Failure>,
     pub(crate) exit: Option<Exit>,
+    /// It is being ended, with this grace.
+    pub(crate) ending: Option<Duration>,
     flags: u64,
 }
 
@@ -220,6 +222,11 @@ impl Table {
         }
     }
 
+    /// It is being ended: whoever goes on with it gives it no less time, and no more.
+    pub(crate) fn set_ending(&self, slot: Slot, grace: Duration) {
+        self.set(slot, ENDING, micros(grace).saturating_add(1));
+    }
+
     pub(crate) fn stage(&self, slot: Slot) -> Option<Stage> {
         self.read(slot).map(|row| row.stage)
     }
@@ -246,9 +253,12 @@ impl Table {
         self.set(slot, STATE, u64::from(holder) << 8 | stage);
     }
 
-    pub(crate) fn free(&mut self, slot: Slot) {
-        self.first_free = self.first_free.min(slot.0);
-        self.set(slot, STATE, 0);
+    /// Nothing, if it is not this guard's: freed once, it may be the other one's a moment later.
+    pub(crate) fn free(&mut self, slot: Slot, holder: u32) {
+        if self.get(slot, STATE) >> 8 == u64::from(holder) {
+            self.first_free = self.first_free.min(slot.0);
+            self.set(slot, STATE, 0);
+        }
     }
 
     /// The rows of this guard, older scopes first.
@@ -274,7 +284,7 @@ impl Table {
         let claims: Vec<_> =
             self.slots_of(holder).filter(|slot| self.get(*slot, STATE) & 0xff == 0).collect();
         for slot in claims {
-            self.free(slot);
+            self.free(slot, holder);
         }
     }
 
@@ -307,6 +317,7 @@ impl Table {
             start: self.get(slot, START),
             failed: decode_failure(self.get(slot, FAILED)),
             exit: self.exit(slot),
+            ending: self.get(slot, ENDING).checked_sub(1).map(Duration::from_micros),
             flags: self.get(slot, FLAGS),
         })
     }
@@ -335,7 +346,7 @@ impl Table {
         u32::try_from(next).unwrap_or(u32::MAX)
     }
 
-    /// Whether the owner had guards before those of this table.
+    /// Whether the owner had guards before those of this table, or what a dead one was the parent of.
     pub(crate) fn had_others(&self) -> bool {
         self.shared.words()[BEFORE].load(Ordering::Acquire) > 0
     }
@@ -357,6 +368,11 @@ impl Table {
 
     pub(crate) fn keeper(&self) -> u32 {
         u32::try_from(self.shared.words()[KEEPER].load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// A guard of this table has died that was somebody's parent: as if there had been others.
+    pub(crate) fn note_lost_parent(&self) {
+        self.shared.words()[BEFORE].fetch_max(1, Ordering::AcqRel);
     }
 
     /// The guards before this table's were numbered up to this.
@@ -451,7 +467,7 @@ mod tests {
         let mut theirs = second(&ours);
         let slots = [claim(&mut ours, 1, 1), claim(&mut theirs, 2, 2), claim(&mut ours, 1, 3)];
         assert_eq!(slots.iter().collect::<std::collections::HashSet<_>>().len(), 3);
-        ours.free(slots[0]);
+        ours.free(slots[0], 1);
         assert_eq!(claim(&mut ours, 1, 4), slots[0]);
         let scopes: Vec<_> = ours.rows(1).into_iter().map(|row| row.scope.0).collect();
         assert_eq!(scopes, [3, 4]);
@@ -465,13 +481,44 @@ mod tests {
             last = Some(claim(&mut table, 1, u64::try_from(scope).expect("number")));
         }
         assert_eq!(table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE), None);
-        second(&table).free(last.expect("one"));
+        second(&table).free(last.expect("one"), 1);
         assert_eq!(
             table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE),
             last,
             "the other one freed it"
         );
     }
+
+    #[test]
+    fn a_row_that_is_the_other_ones_by_now_is_not_freed_again() {
+        let mut ours = Table::create().expect("table");
+        let mut theirs = second(&ours);
+        let slot = claim(&mut ours, 1, 1);
+        ours.free(slot, 1);
+        assert_eq!(claim(&mut theirs, 2, 2), slot);
+        ours.free(slot, 1);
+        assert_eq!(theirs.rows(2).len(), 1);
+    }
+
+    #[test]
+    fn the_grace_of_an_end_is_kept_beside_that_of_its_scope() {
+        let mut table = Table::create().expect("table");
+        let slot = claim(&mut table, 1, 1);
+        assert_eq!(table.rows(1)[0].ending, None);
+        for grace in [Duration::ZERO, GRACE * 2, Duration::MAX] {
+            table.set_ending(slot, grace);
+            let row = table.rows(1).pop().expect("row");
+            assert_eq!((row.grace, row.ending), (GRACE, Some(grace.min(ENDLESS))));
+        }
+        assert_eq!(table.longest_grace(1), GRACE, "no end outlives the owner for longer");
+        table.free(slot, 1);
+        assert_eq!(table.rows(1).len(), 0);
+        claim(&mut table, 1, 2);
+        assert_eq!(table.rows(1)[0].ending, None, "that was another scope's");
+    }
+
+    /// The longest that a row can hold.
+    const ENDLESS: Duration = Duration::from_micros(u64::MAX - 1);
 
     #[test]
     fn a_claim_that_was_not_finished_is_no_row() {

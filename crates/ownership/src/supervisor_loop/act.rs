@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::Loop;
 use super::stock::SeenDead;
 use super::voice::{Line, Word};
+use super::{Loop, now};
 use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
@@ -91,6 +91,7 @@ impl Loop {
             null: self.null.as_fd(),
             open_files: self.open_files,
             subreaper: !self.off.subreaper,
+            oom_score: self.oom_score.as_deref(),
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
         };
         let tag = format!("{}:{}", self.owner_identity, scope.0);
@@ -143,11 +144,11 @@ impl Loop {
     fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
         match reply {
             Reply::Started { .. } => self.die_at("before-started"),
+            Reply::Opened { .. } => self.die_at("before-opened"),
             Reply::Exited { .. } => self.die_at("before-exited"),
             Reply::Emptied { .. } => self.die_at("before-emptied"),
             Reply::Hello { .. }
             | Reply::Failed { .. }
-            | Reply::Opened { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Pong { .. } => {}
@@ -208,7 +209,10 @@ impl Loop {
 
     fn terminate(&mut self, scope: ScopeId) {
         self.die_at("ending");
-        self.flag(scope, Flag::Ending, true);
+        let ladder = self.machine.registry().get(scope).and_then(|scope| scope.ladder.as_ref());
+        if let (Some(slot), Some(ladder)) = (self.row(scope), ladder) {
+            self.table.set_ending(slot, ladder.grace(now()));
+        }
         if self.is_foster(scope) {
             // Who dies of the group's signal may be the last that shows whose child somebody is.
             self.walk(scope);

@@ -63,16 +63,17 @@ impl Loop {
             })
             .map(|(id, _)| id)
             .collect();
-        for scope in lost {
-            self.foster_died(scope);
-        }
+        self.fosters_died(lost);
     }
 
-    pub(super) fn foster_died(&mut self, scope: ScopeId) {
-        let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
-        let exit = handle.and_then(|handle| wait::exit_of_other(&handle));
-        let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
-        self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+    pub(super) fn fosters_died(&mut self, scopes: Vec<ScopeId>) {
+        let mut patience = wait::PATIENCE;
+        for scope in scopes {
+            let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
+            let exit = handle.and_then(|handle| wait::exit_of_other(&handle, &mut patience));
+            let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
+            self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+        }
     }
 
     /// Everything of such a scope: its root, what carries its mark, what stands below these, and what was

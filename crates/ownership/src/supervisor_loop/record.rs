@@ -56,7 +56,7 @@ impl Loop {
                 }
                 Heard::Free(slot) => {
                     self.die_at("after-emptied");
-                    self.table.free(slot);
+                    self.table.free(slot, self.generation);
                 }
             }
         }
@@ -67,7 +67,7 @@ impl Loop {
         if let Some(slot) = self.rows.remove(&scope)
             && self.table.stage(slot) != Some(Stage::Empty)
         {
-            self.table.free(slot);
+            self.table.free(slot, self.generation);
         }
     }
 

@@ -4,15 +4,17 @@
 //! start; the keeper then starts the supervisor, which is its child.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::off::Off;
+use super::off::{Off, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
 use super::{IDLE_LIMIT, Loop, now};
+use crate::hook;
 use crate::identity::{self, Stat};
 use crate::membership::{Protected, Source};
 use crate::program::KEEPER_ROLE;
@@ -48,6 +50,7 @@ pub(crate) fn run_supervisor() -> ExitCode {
     };
     run(|| {
         cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
+        fail_at_start()?;
         Loop::supervisor(control, owner, link, table, keeper)
     })
 }
@@ -102,7 +105,7 @@ impl Loop {
     fn new(role: Role, control: OwnedFd, owner: OwnedFd, table: Table) -> io::Result<Self> {
         rustix::process::chdir("/")?;
         signal::ignore_terminal();
-        let off = Off::from_environment();
+        let off = Off::from_environment(role);
         if !off.subreaper {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         }
@@ -110,7 +113,7 @@ impl Loop {
         let owner_pid = identity::pid_of(owner.as_fd()).unwrap_or(0);
         let stat = Stat::read(owner_pid);
         let start = stat.as_ref().map_or(0, |stat| stat.start);
-        let idle = std::env::var(TEST_IDLE).ok().and_then(|millis| millis.parse().ok());
+        let idle = hook::setting(TEST_IDLE).and_then(|millis| millis.parse().ok());
         let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
         let generation = table.next_generation();
         Ok(Self {
@@ -144,6 +147,7 @@ impl Loop {
                 owner: stat.map_or(0, |stat| stat.group),
             },
             open_files: raise_open_files(),
+            oom_score: lower_oom_score(),
             off,
             buffer: vec![0; MAX_INLINE + 1],
             unburied: false,
@@ -210,3 +214,18 @@ fn raise_open_files() -> Option<(u64, u64)> {
     setrlimit(Resource::Nofile, raised).ok()?;
     Some((soft, hard))
 }
+
+/// For want of memory others are killed first: a guard has little, and holds what must not be left. Gives what
+/// it was. Where it may not be lowered (man 5 proc_pid_oom_score_adj), nothing changes.
+fn lower_oom_score() -> Option<CString> {
+    let path = "/proc/self/oom_score_adj";
+    let before = std::fs::read_to_string(path).ok()?;
+    if before.trim().parse().is_ok_and(|score: i32| score <= OOM_SCORE) {
+        return None;
+    }
+    std::fs::write(path, OOM_SCORE.to_string()).ok()?;
+    CString::new(before.trim()).ok()
+}
+
+/// Nearly never. With -1000, which is never, a guard that itself has a fault could take the machine with it.
+const OOM_SCORE: i32 = -900;
