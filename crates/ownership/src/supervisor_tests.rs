@@ -604,3 +604,6 @@ proptest! {
         }
     }
 }
+
+#[path = "supervisor/inherited_tests.rs"]
+mod inherited;

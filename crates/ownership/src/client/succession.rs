@@ -154,3 +154,7 @@ pub(super) fn say_wishes(line: &Connection, child: &Child) {
         paused.into_iter().chain(end).collect()
     });
 }
+
+#[cfg(test)]
+#[path = "succession_tests.rs"]
+mod tests;
