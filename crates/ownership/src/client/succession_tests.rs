@@ -1,4 +1,5 @@
 //! The asking side against a guard that this test plays, record by record.
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it is about")]
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -42,6 +42,7 @@ pub(crate) fn start(owner: &Owner, spawn: Spawn) -> (Owned, Receiver<ChildEvent>
 }
 
 /// Whether this is a release build, in which nothing can be switched off.
+#[expect(clippy::print_stderr, reason = "skips loudly")]
 pub(crate) fn no_hooks() -> bool {
     let none = !cfg!(debug_assertions);
     if none {
