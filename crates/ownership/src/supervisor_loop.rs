@@ -95,6 +95,8 @@ struct Loop {
     fosters: HashMap<ScopeId, Foster>,
     /// Members of scopes whose roots are no children of ours, as they were last met, with handles.
     met: HashMap<ScopeId, Vec<(Member, OwnedFd)>>,
+    /// Processes by the scope that their environment names, as read in this turn.
+    marks: Option<HashMap<ScopeId, Vec<Member>>>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.
@@ -129,6 +131,7 @@ impl Loop {
             self.start_when_silent();
             self.read_starts();
             let ready = self.wait();
+            self.marks = None;
             if ready.owner {
                 self.see_owner_gone();
             }

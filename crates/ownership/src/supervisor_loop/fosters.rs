@@ -2,7 +2,7 @@
 //! in their environment. That none is left is known from looking, not from the kernel: this is the
 //! degraded state, of which [`crate::supervisor::Event::Inherit`] is the beginning.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -89,7 +89,7 @@ impl Loop {
         });
         let met: Vec<_> = met.collect();
         let mut members: Vec<Member> = Vec::new();
-        for top in root.into_iter().chain(self.marked(|marked| marked == scope)).chain(met) {
+        for top in root.into_iter().chain(self.marked(scope)).chain(met) {
             let below = self.source.walk([top.pid], |_| ());
             // Another process may have its number by now.
             if below.first().is_some_and(|first| first.identity() == top.identity()) {
@@ -104,16 +104,27 @@ impl Loop {
         members
     }
 
-    /// Processes whose environment names a scope that is asked for.
-    fn marked(&self, wanted: impl Fn(ScopeId) -> bool) -> Vec<Member> {
-        numbers_of_all()
-            .filter_map(|pid| {
-                let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
-                self.tag_of(pid).filter(|tag| wanted(*tag))?;
-                let same = Stat::read(pid)?.start == stat.start;
-                (same && !self.is_guard(pid)).then_some(Member { pid, stat })
-            })
-            .collect()
+    /// Processes whose environment names this scope. All are looked at once in a turn, however many scopes ask:
+    /// who is born after that stands below one who was met.
+    fn marked(&mut self, scope: ScopeId) -> Vec<Member> {
+        let marks = self.marks.take().unwrap_or_else(|| self.read_marks());
+        let marked = marks.get(&scope).cloned().unwrap_or_default();
+        self.marks = Some(marks);
+        marked
+    }
+
+    fn read_marks(&self) -> HashMap<ScopeId, Vec<Member>> {
+        let mut marks: HashMap<_, Vec<_>> = HashMap::new();
+        for pid in numbers_of_all().filter(|pid| !self.is_guard(*pid)) {
+            let found = Stat::read(pid).filter(|stat| !stat.is_dead());
+            let found = found.and_then(|stat| Some((self.tag_of(pid)?, stat)));
+            if let Some((tag, stat)) = found
+                && Stat::read(pid).is_some_and(|now| now.start == stat.start)
+            {
+                marks.entry(tag).or_default().push(Member { pid, stat });
+            }
+        }
+        marks
     }
 
     /// Started from inside such a scope, a guard may carry its mark.
@@ -127,13 +138,7 @@ impl Loop {
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
-        let found: HashSet<_> = self
-            .marked(|tag| !known.contains(&tag))
-            .iter()
-            .filter_map(|member| self.tag_of(member.pid))
-            .filter(|tag| !known.contains(tag))
-            .collect();
-        found.into_iter().collect()
+        self.read_marks().into_keys().filter(|tag| !known.contains(tag)).collect()
     }
 
     /// The scope that a process's environment names, if it is one of ours.

@@ -139,6 +139,7 @@ impl Loop {
             handles: HashMap::new(),
             fosters: HashMap::new(),
             met: HashMap::new(),
+            marks: None,
             fresh: HashMap::new(),
             reached: HashMap::new(),
             source: if off.lists { Source::Scan } else { Source::probe() },
