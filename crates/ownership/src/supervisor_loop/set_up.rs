@@ -160,6 +160,7 @@ impl Loop {
 
     /// Says who serves this line from now on.
     pub(super) fn hello(&mut self, line: ScopeId) {
+        self.die_at("hello");
         let mut fds: Vec<_> = self.own_handle.try_clone().into_iter().collect();
         if line == ScopeId::ALL {
             let keeper = match &self.peer {
