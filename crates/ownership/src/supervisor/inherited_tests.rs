@@ -411,6 +411,10 @@ impl Guards {
 
     fn say(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
         let Some((id, word)) = word(reply) else { return };
+        if let (Reply::Emptied { .. }, Some(about)) = (reply, about) {
+            let left = self.living.values().filter(|living| living.scope == about).count();
+            assert_eq!(left, 0, "{about:?} is told to be empty");
+        }
         let slot = about.and_then(|scope| self.rows.get(&scope).copied());
         let noted = slot.map(|slot| match reply {
             Reply::Started { .. } => (slot, Some(Flag::ToldStarted)),
@@ -574,6 +578,10 @@ proptest! {
         let mut guards = Guards::new();
         for turn in &turns {
             guards.apply(turn);
+            let ours = guards.living.iter().filter(|(_, living)| living.ours);
+            for (pid, _) in ours {
+                prop_assert!(guards.machine.registry().knows(*pid), "{} is a child of ours", pid);
+            }
         }
         guards.finish();
         prop_assert!(guards.machine.registry().is_idle());
