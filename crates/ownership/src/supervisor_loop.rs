@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::journal::Journal;
 use crate::line::{self, Received};
 use crate::membership::{Identity, Protected, Source};
 use crate::protocol::Request;
@@ -23,6 +24,7 @@ use crate::sys::Pid;
 use crate::table::{Slot, Table};
 
 mod act;
+mod chronicle;
 mod fosters;
 mod off;
 mod peer;
@@ -58,6 +60,7 @@ struct Reached {
     group: Option<Pid>,
     /// One by one.
     members: HashSet<Identity>,
+    written_down: chronicle::Sent,
 }
 
 struct Loop {
@@ -66,6 +69,8 @@ struct Loop {
     /// This guard's number; those of its scopes begin with it.
     generation: u32,
     table: Table,
+    /// Where what is done is written down, if the owner wants it.
+    journal: Option<Journal>,
     /// The rows of our scopes.
     rows: HashMap<ScopeId, Slot>,
     /// What was started and not looked at yet.

@@ -46,6 +46,7 @@ impl Client {
 
     pub(crate) fn spawn(
         self: &Arc<Self>,
+        _id: u64,
         _spawn: Spawn,
         _on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {

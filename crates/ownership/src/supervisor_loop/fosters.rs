@@ -19,7 +19,7 @@ use crate::sys::wait;
 /// A root that is no child of ours.
 pub(super) struct Foster {
     pub(super) handle: OwnedFd,
-    member: Member,
+    pub(super) member: Member,
 }
 
 impl Loop {
