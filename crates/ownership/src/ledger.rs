@@ -32,9 +32,8 @@ use self::schema::Found;
 use self::writer::{Shared, Writer};
 use crate::exit::ExitStatus;
 use crate::identity::{self, Identity};
+use crate::number;
 use crate::sys::Pid;
-
-pub use crate::number::next_spawn;
 
 pub use self::evidence::{Evidence, Standing, standing};
 pub use self::redact::redact;
@@ -43,6 +42,13 @@ pub use self::row::{End, EndedBy, Intent, Policy, Row, State};
 
 /// How long a spawn waits for its intent to be on disk.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A number for a child that this process is about to start. Not used twice by a process, nor by the
+/// program that it executes in its place.
+#[must_use]
+pub fn next_spawn() -> u64 {
+    number::next_spawn()
+}
 
 /// An open ledger. Open it once in a process, and share it.
 ///

@@ -4,10 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number for a child that this process is about to start. Not used twice by a process, nor by the
-/// program that it executes in its place; later ones are higher.
-#[must_use]
-pub fn next_spawn() -> u64 {
+/// Not used twice by a process, nor by the program that it executes in its place; later ones are higher.
+pub(crate) fn next_spawn() -> u64 {
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     // 31 random bits for each program, so that numbers fit SQLite's integers, and are never 0.
     let first = || AtomicU64::new((RandomState::new().hash_one(0) >> 33 << 32) + 1);

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ownership::journal::{Contents, Event, Guard, Why, read};
+use ownership::journal::{Contents, Event, Guard, Record, Why, read};
 use ownership::ledger::{End, EndedBy, Row, State, living};
 use ownership::{ExitStatus, Ledger, Owned, Spawn};
 use support::{DEADLINE, Identity, owner, shell, start, supervisor_of, wait_for};
@@ -60,22 +60,20 @@ fn guards_write_down_what_they_see_and_do() {
     let told = events(dir.path());
     for (row, owned) in rows.iter().zip([&asked, &stubborn, &leaver]) {
         let who = row.identity.clone().expect("identity");
-        let is_it = |event: &&Event| match **event {
-            Event::Started { spawn, pid, start, inode } => {
-                // The ledger may have come too late for the start time.
-                (spawn, pid, inode) == (row.spawn, owned.pid(), who.inode.unwrap_or(0))
+        // The ledger may have come too late for the start time.
+        let is_it = |event: &&Event| {
+            matches!(**event, Event::Started { spawn, pid, start, inode }
+                if (spawn, pid, inode) == (row.spawn, owned.pid(), who.inode.unwrap_or(0))
                     && start > 0
-                    && who.start.is_none_or(|known| known == start)
-            }
-            _ => false,
+                    && who.start.is_none_or(|known| known == start))
         };
         assert_eq!(told.iter().filter(is_it).count(), 1, "{row:?} {told:?}");
     }
     let [asked, stubborn, leaver] = [&rows[0], &rows[1], &rows[2]].map(|row| row.spawn);
     let signals = |of| -> Vec<_> {
-        let sent = told.iter().filter_map(|event| match *event {
-            Event::KillSent { spawn, signal, why, .. } if spawn == of => Some((signal, why)),
-            _ => None,
+        let sent = told.iter().filter_map(|event| {
+            let Event::KillSent { spawn, signal, why, .. } = *event else { return None };
+            (spawn == of).then_some((signal, why))
         });
         let mut sent: Vec<_> = sent.collect();
         sent.dedup();
@@ -111,13 +109,11 @@ fn a_guard_that_takes_over_writes_on_and_says_so() {
     }
     let dead = |who: i32| who.cast_unsigned();
     let records = contents(dir.path()).records;
-    let takeovers: Vec<_> = records
-        .iter()
-        .filter_map(|record| match record.event {
-            Event::Takeover { pid, .. } => Some(pid),
-            _ => None,
-        })
-        .collect();
+    let dead_guard = |record: &Record| {
+        let Event::Takeover { pid, .. } = record.event else { return None };
+        Some(pid)
+    };
+    let takeovers: Vec<_> = records.iter().filter_map(dead_guard).collect();
     assert_eq!(takeovers, [dead(supervisor.pid), dead(keeper)]);
     let count = |guard, wanted: fn(&Event) -> bool| {
         records.iter().filter(|r| r.guard == guard && wanted(&r.event)).count()
