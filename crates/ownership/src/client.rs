@@ -114,6 +114,14 @@ impl Client {
         self.ask(Child::new(id, grace, program, dir, on_event), &request, fds)
     }
 
+    /// Starts guards if there are none, for somebody who has to wait anyway. Where that fails, it fails again
+    /// when they are needed.
+    pub(crate) fn prepare(self: &Arc<Self>) {
+        if self.check_process().is_ok() {
+            drop(self.line(&mut lock(&self.state)));
+        }
+    }
+
     /// Opens a scope without a process.
     pub(crate) fn open(
         self: &Arc<Self>,

@@ -77,7 +77,7 @@ impl Owner {
     ) -> Result<Owned, SpawnError> {
         let grace = spawn.grace;
         let number = next_spawn();
-        let entry = self.recorder.intent(number, &spawn);
+        let entry = self.recorder.intent(number, &spawn, || self.client.prepare());
         let told = entry.clone();
         let on_event = move |event| {
             told.event(&event);

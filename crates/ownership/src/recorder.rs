@@ -35,8 +35,8 @@ impl Recorder {
         Self(Some(ledger))
     }
 
-    /// Says what is to be started under this number, and waits until that is on disk; 2 s at most.
-    pub(crate) fn intent(&self, number: u64, spawn: &Spawn) -> Entry {
+    /// Says what is to be started under this number, does `meanwhile`, and waits until it is on disk; 2 s at most.
+    pub(crate) fn intent(&self, number: u64, spawn: &Spawn, meanwhile: impl FnOnce()) -> Entry {
         let Some(ledger) = &self.0 else { return Entry::default() };
         let argv0 = spawn.program.argv0();
         let argv: Vec<OsString> =
@@ -46,7 +46,9 @@ impl Recorder {
             Some(dir) => intent.dir(dir),
             None => intent,
         };
-        if !ledger.intent(intent).wait(PATIENCE) {
+        let ticket = ledger.intent(intent);
+        meanwhile();
+        if !ticket.wait(PATIENCE) {
             tracing::debug!(number, "started before its intent is on disk");
         }
         let early = Mutex::new(Some(Vec::new()));

@@ -53,6 +53,8 @@ impl Client {
         Err(unsupported())
     }
 
+    pub(crate) fn prepare(self: &Arc<Self>) {}
+
     pub(crate) fn open(
         self: &Arc<Self>,
         _grace: Duration,
