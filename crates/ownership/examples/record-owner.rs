@@ -1,7 +1,7 @@
 //! A fixture: an owner that writes down what it does, and those who look at that after its death.
 //!
 //! `record-owner own DIR`: an owner with its ledger in `DIR` that starts three sleepers (the last one in a
-//! scope without a process), prints a line once they run and stays until its end is told on stdin.
+//! scope without a process) and a shell with one, prints a line once they run and stays until its end is told on stdin.
 //! `record-owner escape DIR`, in a pid namespace of its own: starts such an owner, kills it together with
 //! both guards, and prints what the ledger makes of it.
 #![expect(clippy::disallowed_methods, reason = "a fixture that starts, kills and waits")]
@@ -13,6 +13,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ownership::ledger::Leftover;
 use ownership::{Ledger, Owner, Program, Spawn};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -38,11 +39,15 @@ fn own(dir: &Path) {
         spawn.grace(Duration::from_millis(300))
     };
     let scope = owner.scope("thread", |_| {}).expect("scope");
+    let leaver = Spawn::new("sh").arg("-c").arg("setsid sleep 600 & echo; wait");
+    let (mut ready, tell) = std::io::pipe().expect("pipe");
     let children = [
         owner.spawn(sleeper("first"), |_| {}).expect("spawn"),
         owner.spawn(sleeper("second"), |_| {}).expect("spawn"),
         scope.owner().spawn(sleeper("of a thread"), |_| {}).expect("spawn"),
+        owner.spawn(leaver.fd(1, tell.into()), |_| {}).expect("spawn"),
     ];
+    ready.read_exact(&mut [0]).expect("it has started something");
     assert!(ledger.flush(Duration::from_secs(20)), "{:?}", ledger.trouble());
     println!("{}", children.each_ref().map(|child| child.pid().to_string()).join(" "));
     let _ended = std::io::stdin().read(&mut [0]);
@@ -53,6 +58,7 @@ fn escape(dir: &Path) {
     assert!(first.contains("record-owner"), "only in a pid namespace of its own");
     let mut stranger = Command::new("sleep").arg("600").spawn().expect("stranger");
     let (mut owner, children) = start_owner(dir);
+    let leaver = children[3];
     let guards = guards_of(children[0]);
     let ledger = Ledger::open(dir.join("ledger.sqlite"));
     let alive = ledger.review(dir).expect("review");
@@ -68,26 +74,24 @@ fn escape(dir: &Path) {
     for guard in guards {
         send(guard, Signal::KILL);
     }
-    let until = Instant::now() + Duration::from_secs(20);
-    while guards.iter().any(|guard| lives(*guard)) {
-        assert!(Instant::now() < until, "the guards are gone");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    guards.iter().for_each(|guard| wait_gone(*guard));
+    // One that is known by its mark only: what started it is gone.
+    let left = child_of(leaver);
+    end(leaver);
     let found = ledger.review(dir).expect("review");
     for leftover in &found.leftovers {
         println!("{leftover}");
     }
-    let pids: Vec<u32> = found.leftovers.iter().map(|leftover| leftover.pid()).collect();
-    assert_eq!(pids, children);
+    let (rows, marked): (Vec<_>, Vec<_>) =
+        found.leftovers.iter().partition(|leftover| leftover.row.is_some());
+    let pids = |of: &[&Leftover]| of.iter().map(|it| it.identity.pid).collect::<Vec<_>>();
+    assert_eq!((pids(&rows), pids(&marked)), (children[..3].to_vec(), vec![left]));
+    assert_eq!(found.settled, 1, "the one that left it: {found:?}");
     let again = ledger.review(dir).expect("review");
-    assert_eq!(again.leftovers.len(), 3, "nothing was done to them: {again:?}");
-    assert!(children.iter().all(|child| lives(*child)));
-    send(children[1], Signal::KILL);
-    while lives(children[1]) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    assert_eq!(again.leftovers, found.leftovers, "nothing was done to them");
+    end(children[1]);
     let rest = ledger.review(dir).expect("review");
-    assert_eq!((rest.settled, rest.leftovers.len()), (1, 2), "{rest:?}");
+    assert_eq!((rest.settled, rest.leftovers.len()), (1, 3), "{rest:?}");
     assert!(stranger.try_wait().expect("wait").is_none(), "a stranger lives on");
     println!("seen");
 }
@@ -121,6 +125,25 @@ fn parent_of(pid: u32) -> Option<u32> {
 /// Zombies do not: PID 1 of the namespace, this process, reaps nobody.
 fn lives(pid: u32) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+fn wait_gone(pid: u32) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while lives(pid) {
+        assert!(Instant::now() < until, "{pid} is gone");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn end(pid: u32) {
+    send(pid, Signal::KILL);
+    wait_gone(pid);
+}
+
+/// Its only child, which must be ready.
+fn child_of(pid: u32) -> u32 {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    children.expect("children").trim().parse().expect("one")
 }
 
 fn send(pid: u32, signal: Signal) {

@@ -182,7 +182,7 @@ fn a_killed_owner_has_its_rows_ended_by_its_guards() {
     rows.sort_by_key(|row: &Row| row.spawn);
     let told: Vec<_> = rows.iter().map(|row| (row.state, row.ended_by, row.why.as_str())).collect();
     let expected = (State::Ended, Some(EndedBy::Supervisor), "its owner was gone");
-    assert_eq!(told, [expected; 3], "one row each: {rows:?}");
+    assert_eq!(told, [expected; 4], "one row each: {rows:?}");
     let term = End::Exited(ExitStatus::Signal { signal: libc::SIGTERM, core_dumped: false });
     assert!(rows.iter().all(|row| row.end == Some(term)), "{rows:?}");
     let pids: Vec<_> = rows.iter().filter_map(|row| Some(row.identity.as_ref()?.pid)).collect();
@@ -207,6 +207,6 @@ fn what_escapes_a_triple_kill_is_named_and_left_alone() {
     }
     assert!(output.status.success() && said.ends_with("seen\n"), "{said}\n{wrong}");
     let named = said.lines().filter(|line| line.starts_with("sleep (pid ")).count();
-    assert_eq!(named, 3, "{said}");
+    assert_eq!(named, 4, "three rows, and one by its mark: {said}");
     assert!(said.contains("which is dead"), "{said}");
 }
