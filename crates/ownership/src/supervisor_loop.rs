@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::journal::Journal;
 use crate::line::{self, Received};
-use crate::membership::{Identity, Protected, Source};
+use crate::membership::{Identity, Member, Protected, Source};
 use crate::protocol::Request;
 use crate::registry::ScopeId;
 use crate::succession::{Role, Succession};
@@ -97,6 +97,8 @@ struct Loop {
     handles: HashMap<Pid, OwnedFd>,
     /// Roots that are no children of ours.
     fosters: HashMap<ScopeId, Foster>,
+    /// Members of scopes whose roots are no children of ours, as they were last met, with handles.
+    met: HashMap<ScopeId, Vec<(Member, OwnedFd)>>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.

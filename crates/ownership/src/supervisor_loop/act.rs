@@ -71,6 +71,7 @@ impl Loop {
         }
         self.reached.remove(&scope);
         self.fosters.remove(&scope);
+        self.met.remove(&scope);
         self.forget_row(scope);
     }
 
@@ -114,7 +115,7 @@ impl Loop {
     }
 
     /// A row for a scope that the machine has.
-    fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
+    pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
         let (parent, id, grace) = (found.parent, found.id, found.grace);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
@@ -216,6 +217,11 @@ impl Loop {
     fn terminate(&mut self, scope: ScopeId) {
         self.die_at("ending");
         self.flag(scope, Flag::Ending, true);
+        if self.is_foster(scope) {
+            // Who dies of the group's signal may be the last that shows whose child somebody is.
+            self.walk(scope);
+            return;
+        }
         let leader = self.group(scope).and(self.stems(scope).first().copied());
         for number in self.term_and_cont() {
             self.send_group(scope, *number);
@@ -235,7 +241,7 @@ impl Loop {
         root.into_iter().chain(scope.orphans.iter().copied()).collect()
     }
 
-    fn members(&self, scope: ScopeId) -> Vec<Member> {
+    fn members(&mut self, scope: ScopeId) -> Vec<Member> {
         if self.off.walk {
             return Vec::new();
         }
@@ -259,13 +265,13 @@ impl Loop {
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
     /// kept by a tracer after its death) is named by its number alone.
-    fn survey(&self, scope: ScopeId) -> Event {
+    fn survey(&mut self, scope: ScopeId) -> Event {
         let scopes = self.machine.registry().with_subs(scope);
-        let alive: Vec<_> = scopes
-            .iter()
-            .flat_map(|scope| self.members(*scope))
-            .map(|member| member.stat.process(member.pid))
-            .collect();
+        let mut alive = Vec::new();
+        for scope in &scopes {
+            let members = self.members(*scope);
+            alive.extend(members.iter().map(|member| member.stat.process(member.pid)));
+        }
         let nameless = scopes
             .iter()
             .flat_map(|scope| self.stems(*scope))
@@ -377,7 +383,7 @@ impl Loop {
     }
 
     /// All of it stands still, so one walk meets everybody.
-    fn resume(&self, scope: ScopeId) {
+    fn resume(&mut self, scope: ScopeId) {
         self.flag(scope, Flag::Paused, false);
         let members = self.members(scope);
         self.send_group(scope, libc::SIGCONT);

@@ -15,6 +15,7 @@ use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
 use crate::sys::wait;
+use crate::table::Flag;
 
 /// A root that is no child of ours.
 pub(super) struct Foster {
@@ -34,10 +35,19 @@ impl Loop {
         }
     }
 
-    /// Watches what the owner hands over.
+    /// Watches what the owner hands over. It has a row like everything else: this guard may die too.
     pub(super) fn watch(&mut self, scope: ScopeId, handle: OwnedFd) {
         let pid = identity::pid_of(handle.as_fd());
+        let slot = self.claim(scope);
+        if let Some(slot) = slot {
+            self.table.flag(slot, Flag::Foster, true);
+            self.table.flag(slot, Flag::ToldStarted, true);
+        }
         if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, Stat::read(pid)?))) {
+            if let Some(slot) = slot {
+                self.table.set_process(slot, pid);
+                self.table.set_start(slot, pid, stat.start);
+            }
             self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
         }
         self.find_lost_fosters();
@@ -65,11 +75,20 @@ impl Loop {
         self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
     }
 
-    /// Everything of such a scope: its root, what carries its mark, and what stands below these.
-    pub(super) fn foster_members(&self, scope: ScopeId) -> Vec<Member> {
+    /// Everything of such a scope: its root, what carries its mark, what stands below these, and what was
+    /// met before: it may have lost its parent meanwhile, and may never have had the mark.
+    pub(super) fn foster_members(&mut self, scope: ScopeId) -> Vec<Member> {
         let root = self.fosters.get(&scope).map(|foster| foster.member.clone());
+        let met = self.met.remove(&scope).unwrap_or_default();
+        let met = met.into_iter().filter_map(|(member, handle)| {
+            let now = Stat::read(member.pid)?;
+            // The handle tells whether that number still is the one that was met.
+            let same = identity::pid_of(handle.as_fd()) == Some(member.pid);
+            same.then_some(Member { pid: member.pid, stat: now })
+        });
+        let met: Vec<_> = met.collect();
         let mut members: Vec<Member> = Vec::new();
-        for top in root.into_iter().chain(self.marked(|marked| marked == scope)) {
+        for top in root.into_iter().chain(self.marked(|marked| marked == scope)).chain(met) {
             let below = self.source.walk([top.pid], |_| ());
             // Another process may have its number by now.
             if below.first().is_some_and(|first| first.identity() == top.identity()) {
@@ -78,6 +97,9 @@ impl Loop {
         }
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
+        let held = members.iter().filter_map(|member| Some((member.clone(), member.hold()?)));
+        let held = held.collect();
+        self.met.insert(scope, held);
         members
     }
 

@@ -1,8 +1,8 @@
 //! What this guard does is noted in the [`crate::table`], step by step, so that the other one can go on
 //! from any point; what people may want to know of it later is in `chronicle`.
 
+use super::Loop;
 use super::voice::Heard;
-use super::{Loop, Off};
 use crate::protocol::Reply;
 use crate::registry::ScopeId;
 use crate::table::{Flag, Slot, Stage};
@@ -72,16 +72,12 @@ impl Loop {
         }
     }
 
-    /// For tests only: dies here.
+    /// For tests only: dies here, if it is this step's turn, of whichever guard.
     pub(super) fn die_at(&self, step: &str) {
-        self.off.die_at(step, self.generation);
-    }
-}
-
-impl Off {
-    /// Kills this process at the step that the test names; only the first two guards of an owner.
-    pub(super) fn die_at(&self, step: &str, generation: u32) {
-        if self.die_at.as_deref() == Some(step) && generation <= 2 {
+        if let Some((wanted, turn)) = &self.off.die_at
+            && wanted == step
+            && self.table.count_step() == *turn
+        {
             let own = rustix::process::getpid();
             let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
         }
