@@ -312,14 +312,6 @@ impl Loop {
             member.send(&[libc::SIGKILL]);
         }
         for scope in scopes {
-            self.write_down_signal(*scope, libc::SIGKILL, self.stems(*scope));
-        }
-        // Of several at once it is not known whose the others are.
-        let whose = if let [scope] = scopes { *scope } else { ScopeId::ALL };
-        let others = members.iter().map(|member| member.pid);
-        let others: Vec<_> = others.filter(|pid| !self.machine.registry().knows(*pid)).collect();
-        self.write_down_signal(whose, libc::SIGKILL, others);
-        for scope in scopes {
             self.send_group(*scope, libc::SIGKILL);
             if self.is_foster(*scope) {
                 let members = self.foster_members(*scope);
@@ -327,9 +319,23 @@ impl Loop {
                     member.send(&[libc::SIGKILL]);
                 }
                 events.extend(self.vanished(*scope, members.is_empty()));
+                let met = members.iter().map(|member| member.pid);
+                self.write_down_signal(*scope, libc::SIGKILL, met);
             }
         }
+        self.write_down_kills(scopes, &members);
         events
+    }
+
+    fn write_down_kills(&mut self, scopes: &[ScopeId], members: &[Member]) {
+        for scope in scopes {
+            self.write_down_signal(*scope, libc::SIGKILL, self.stems(*scope));
+        }
+        // Of several at once it is not known whose the others are.
+        let whose = if let [scope] = scopes { *scope } else { ScopeId::ALL };
+        let others = members.iter().map(|member| member.pid);
+        let others: Vec<_> = others.filter(|pid| !self.machine.registry().knows(*pid)).collect();
+        self.write_down_signal(whose, libc::SIGKILL, others);
     }
 
     fn pause(&mut self, scopes: &[ScopeId]) {
