@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,11 +24,12 @@ pub(crate) const REPLY_BYTES: usize = 8 * 1024;
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start. `before` is the
-/// number of the last guard that this owner had.
+/// number of the last guard that this owner had, `journal` where they write down what they do.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     before: u32,
+    journal: Option<&Path>,
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -46,16 +47,19 @@ pub(crate) fn start_guards(
         })?;
     let mut argv = vec![b"warden".to_vec(), format!("{KEEPER_ROLE}={before}").into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
-    let stage = launch::start_stage(program, &argv, theirs.as_fd(), owner.as_fd(), null.as_fd())
-        .map_err(|failure| SpawnError {
-            path: match &program.kind {
-                Kind::Named(name) => Some(PathBuf::from(name)),
-                Kind::Open(_) => None,
-            },
-            ..supervisor_error(
-                &std::io::Error::from_raw_os_error(failure.errno).to_string(),
-                Some(failure.errno),
-            )
+    let given = [theirs.as_fd(), owner.as_fd()];
+    let stage =
+        launch::start_stage(program, &argv, given, journal, null.as_fd()).map_err(|failure| {
+            SpawnError {
+                path: match &program.kind {
+                    Kind::Named(name) => Some(PathBuf::from(name)),
+                    Kind::Open(_) => None,
+                },
+                ..supervisor_error(
+                    &std::io::Error::from_raw_os_error(failure.errno).to_string(),
+                    Some(failure.errno),
+                )
+            }
         })?;
     drop(theirs);
     // A program that is no supervisor may never leave; it is ended below for want of a hello.

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::attach::{expect_hello, start_guards};
@@ -23,6 +23,7 @@ use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
 use crate::line;
+use crate::number::next_spawn;
 use crate::order::order;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
@@ -37,6 +38,8 @@ pub(crate) struct Client {
     /// The process that made it: a copy by fork has the descriptors but not the reader.
     process: Pid,
     source: Source,
+    /// Where guards that are started from now on write down what they do.
+    journal: OnceLock<PathBuf>,
     state: Mutex<State>,
 }
 
@@ -61,7 +64,6 @@ struct State {
     /// A given line that nobody reads yet.
     given: Option<OwnedFd>,
     children: HashMap<u64, Arc<Child>>,
-    last_id: u64,
     /// Number of the last guard that said hello.
     generation: u32,
     /// The last question to a guard that took over.
@@ -89,12 +91,22 @@ impl Client {
 
     fn with(source: Source, given: Option<OwnedFd>) -> Arc<Self> {
         let state = State { given, ..State::default() };
-        Arc::new(Self { process: identity::own_pid(), source, state: Mutex::new(state) })
+        let (process, journal) = (identity::own_pid(), OnceLock::new());
+        Arc::new(Self { process, source, journal, state: Mutex::new(state) })
     }
 
-    /// Starts a process and waits for the answer.
+    /// Guards that are started from now on keep a journal below this directory. The first one stays.
+    pub(crate) fn keep_journal(&self, dir: &Path) {
+        // Fails only without a working directory: what is relative to none is nowhere.
+        if let Ok(dir) = std::path::absolute(dir) {
+            drop(self.journal.set(dir));
+        }
+    }
+
+    /// Starts a process, under this number, and waits for the answer.
     pub(crate) fn spawn(
         self: &Arc<Self>,
+        id: u64,
         spawn: Spawn,
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
@@ -105,10 +117,17 @@ impl Client {
         let dir = spawn.dir.clone();
         let grace = spawn.grace;
         let (mut order, fds) = order(spawn)?;
-        self.ask((program, dir, grace), on_event, fds, |id| {
-            order.id = id;
-            Request::Spawn(Box::new(order))
-        })
+        order.id = id;
+        let request = Request::Spawn(Box::new(order));
+        self.ask(Child::new(id, grace, program, dir, on_event), &request, fds)
+    }
+
+    /// Starts guards if there are none, for somebody who has to wait anyway. Where that fails, it fails again
+    /// when they are needed.
+    pub(crate) fn prepare(self: &Arc<Self>) {
+        if self.check_process().is_ok() {
+            drop(self.line(&mut lock(&self.state)));
+        }
     }
 
     /// Opens a scope without a process.
@@ -117,29 +136,28 @@ impl Client {
         grace: Duration,
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
-        let request = |id| Request::Open { id, grace };
-        self.ask((PathBuf::new(), None, grace), on_event, Vec::new(), request)
+        let id = next_spawn();
+        let child = Child::new(id, grace, PathBuf::new(), None, on_event);
+        self.ask(child, &Request::Open { id, grace }, Vec::new())
     }
 
     fn ask(
         self: &Arc<Self>,
-        (program, dir, grace): (PathBuf, Option<PathBuf>, Duration),
-        on_event: OnEvent,
+        child: Child,
+        request: &Request,
         mut fds: Vec<OwnedFd>,
-        request: impl FnOnce(u64) -> Request,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         self.check_process()?;
         let mut state = lock(&self.state);
-        state.last_id += 1;
-        let id = state.last_id;
-        let bytes = line::pack(request(id).encode(), id, &mut fds)
+        let id = child.id;
+        let bytes = line::pack(request.encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
         if line.is_read_here() {
             return Err(request_error("a callback may start nothing", libc::EDEADLK));
         }
         let packed = Arc::new(Packed::new(bytes, fds));
-        let child = Arc::new(Child::new(id, grace, program, dir, on_event));
+        let child = Arc::new(child);
         child.ask(Arc::clone(&packed));
         state.children.insert(id, Arc::clone(&child));
         drop(state);
@@ -200,7 +218,10 @@ impl Client {
             return Ok(Arc::clone(line));
         }
         let socket = match &self.source {
-            Source::Start { program, args } => start_guards(program, args, state.generation)?,
+            Source::Start { program, args } => {
+                let journal = self.journal.get().map(PathBuf::as_path);
+                start_guards(program, args, state.generation, journal)?
+            }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
             })?,
@@ -352,10 +373,12 @@ mod tests {
         let made_elsewhere = Client {
             process: identity::own_pid() + 1,
             source: Source::Given,
+            journal: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");
-        let error = Arc::new(made_elsewhere).spawn(spawn, Box::new(|_| {})).expect_err("refused");
+        let error =
+            Arc::new(made_elsewhere).spawn(1, spawn, Box::new(|_| {})).expect_err("refused");
         assert_eq!((error.phase, error.errno), (Phase::Request, Some(libc::EPERM)));
         assert!(error.detail.contains("fork"), "{error}");
     }

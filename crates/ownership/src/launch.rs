@@ -5,6 +5,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use crate::program::{Kind, Program};
@@ -16,6 +17,9 @@ use crate::sys::start::{self, Plan};
 /// Variable in each child's environment: `<owner pid>.<owner start time>:<scope>`. Evidence of whose
 /// it is, for processes that lost their ancestors.
 pub(crate) const TAG: &str = "OWNERSHIP_TAG";
+
+/// Variable in the environment of guards, and of nobody else: the directory of their journal.
+pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
 
 /// Where programs are looked for when the child has no `PATH`, as `execvp` does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -78,15 +82,17 @@ pub(crate) fn start_order(
     start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
 }
 
-/// Starts `program` as the stage of a supervisor, with these two descriptors as 3 and 4.
+/// Starts `program` as the stage of a keeper, with its line and its owner's handle as 3 and 4.
 pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
-    control: BorrowedFd<'_>,
-    owner: BorrowedFd<'_>,
+    [control, owner]: [BorrowedFd<'_>; 2],
+    journal: Option<&Path>,
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let env = entries(std::env::vars_os());
+    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL);
+    let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
+    let env = entries(inherited.chain(journal));
     let paths = match &program.kind {
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),

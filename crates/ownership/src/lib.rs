@@ -44,6 +44,7 @@ mod launch;
 mod line;
 #[cfg(target_os = "linux")]
 mod membership;
+mod number;
 #[cfg(target_os = "linux")]
 mod order;
 #[cfg(target_os = "linux")]

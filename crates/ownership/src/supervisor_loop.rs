@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::journal::Journal;
 use crate::line::{self, Received};
 use crate::membership::{Identity, Member, Protected, Source};
 use crate::protocol::Request;
@@ -24,6 +25,7 @@ use crate::sys::Pid;
 use crate::table::{Slot, Table};
 
 mod act;
+mod chronicle;
 mod fosters;
 mod off;
 mod peer;
@@ -59,6 +61,7 @@ struct Reached {
     group: Option<Pid>,
     /// One by one.
     members: HashSet<Identity>,
+    written_down: chronicle::Sent,
 }
 
 struct Loop {
@@ -67,6 +70,8 @@ struct Loop {
     /// This guard's number; those of its scopes begin with it.
     generation: u32,
     table: Table,
+    /// Where what is done is written down, if the owner wants it.
+    journal: Option<Journal>,
     /// The rows of our scopes.
     rows: HashMap<ScopeId, Slot>,
     /// What was started and not looked at yet.

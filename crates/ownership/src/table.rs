@@ -298,7 +298,8 @@ impl Table {
         usize::try_from(self.shared.words()[USED].load(Ordering::Acquire)).unwrap_or(0).min(ROWS)
     }
 
-    fn read(&self, slot: Slot) -> Option<Row> {
+    /// `None` where it makes no sense.
+    pub(crate) fn read(&self, slot: Slot) -> Option<Row> {
         let stage = match self.get(slot, STATE) & 0xff {
             1 => Stage::Intent,
             2 => Stage::Alive,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::client::Answer;
 use crate::line::{self, Received};
+use crate::number::next_spawn;
 use crate::protocol::{MAX_INLINE, Reply, VERSION};
 use crate::spawn::{Spawn, SpawnError};
 
@@ -65,7 +66,7 @@ impl Guard {
 
     fn asked(&self) -> Start {
         let client = Arc::clone(&self.client);
-        std::thread::spawn(move || client.spawn(Spawn::new("x"), Box::new(|_| {})))
+        std::thread::spawn(move || client.spawn(next_spawn(), Spawn::new("x"), Box::new(|_| {})))
     }
 
     /// The next start. A question of a guard that was replaced may come late.

@@ -20,7 +20,7 @@ use crate::table::Flag;
 /// A root that is no child of ours.
 pub(super) struct Foster {
     pub(super) handle: OwnedFd,
-    member: Member,
+    pub(super) member: Member,
 }
 
 impl Loop {

@@ -8,6 +8,7 @@ use super::voice::{Line, Word};
 use super::{BATCH, Loop, now, set_up};
 use crate::exit::ExitStatus;
 use crate::identity::Stat;
+use crate::journal;
 use crate::launch;
 use crate::line::{self, Received};
 use crate::peer::Note;
@@ -24,6 +25,8 @@ pub(super) struct Peer {
     pub(super) handle: OwnedFd,
     /// 0 for a keeper, which is no child of ours.
     pub(super) pid: Pid,
+    /// Its number for people.
+    shown: Pid,
     pub(super) generation: u32,
     pub(super) link: Line,
     /// Nothing more comes over the link; its death is told by its handle.
@@ -33,9 +36,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(handle: OwnedFd, pid: Pid, generation: u32, link: OwnedFd) -> Self {
+    pub(super) fn new(
+        handle: OwnedFd,
+        (pid, shown): (Pid, Pid),
+        generation: u32,
+        link: OwnedFd,
+    ) -> Self {
         let link = Line::new(link);
-        Self { handle, pid, generation, link, hung_up: false, told_settled: false }
+        Self { handle, pid, shown, generation, link, hung_up: false, told_settled: false }
     }
 }
 
@@ -165,6 +173,8 @@ impl Loop {
         let Some(peer) = self.peer.take() else { return };
         self.serves = false;
         self.machine.set_idle_limit(None, now());
+        let (pid, generation) = (peer.shown.cast_unsigned(), peer.generation);
+        self.write_down(journal::Event::Takeover { pid, generation });
         self.table.forget_claims(peer.generation);
         if foster {
             self.table.note_lost_parent();
@@ -212,6 +222,12 @@ impl Loop {
             self.foster(row.scope, row.pid, row.start);
         } else if let Ok(handle) = wait::open_child(row.pid) {
             self.handles.insert(row.pid, handle);
+        } else {
+            return;
+        }
+        let held = self.handles.contains_key(&row.pid) || self.fosters.contains_key(&row.scope);
+        if row.start == 0 && held {
+            self.unread.push((row.slot, row.pid));
         }
     }
 
@@ -302,7 +318,7 @@ impl Loop {
             launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits)
         };
         let (pid, handle) = started.ok()?;
-        Some(Peer::new(handle, pid, generation, ours))
+        Some(Peer::new(handle, (pid, pid), generation, ours))
     }
 
     /// No supervisor can be had: better one guard than none.
@@ -324,6 +340,8 @@ impl Loop {
         self.owner_gone = true;
         self.start_due = false;
         self.table.mark_sweeping(self.generation);
+        self.write_down(journal::Event::OwnerGone);
+        self.write_down(journal::Event::SweepBegun);
         for step in self.succession.owner_gone(now()) {
             self.signal_peer(step);
         }
@@ -380,9 +398,10 @@ impl Loop {
     /// before the owner has its answer.
     pub(super) fn read_starts(&mut self) {
         for (slot, pid) in std::mem::take(&mut self.unread) {
-            if let Some(stat) = Stat::read(pid) {
-                self.table.set_start(slot, pid, stat.start);
-            }
+            let start = Stat::read(pid).map_or(0, |stat| stat.start);
+            // In this order: what the table has, the other guard does not write down again.
+            self.write_down_start(slot, pid, start);
+            self.table.set_start(slot, pid, start);
         }
     }
 }

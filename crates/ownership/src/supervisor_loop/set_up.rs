@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::off::{Off, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
-use super::{IDLE_LIMIT, Loop, now};
+use super::{IDLE_LIMIT, Loop, chronicle, now};
 use crate::hook;
 use crate::identity::{self, Stat};
 use crate::membership::{Protected, Source};
@@ -92,9 +92,10 @@ impl Loop {
     ) -> io::Result<Self> {
         show_as("minder");
         let mut supervisor = Self::new(Role::Supervisor, control, owner, Table::open(table)?)?;
+        let shown = identity::pid_of(keeper.as_fd()).unwrap_or(0);
         // The keeper took the number before ours for itself, or has had others since: it says so by the
         // rows that it holds.
-        let keeper = Peer::new(keeper, 0, supervisor.table.keeper(), link);
+        let keeper = Peer::new(keeper, (0, shown), supervisor.table.keeper(), link);
         supervisor.peer = Some(keeper);
         supervisor.serves = true;
         supervisor.machine.set_idle_limit(Some(supervisor.idle_limit), now());
@@ -121,6 +122,7 @@ impl Loop {
             succession: Succession::new(role, now()),
             generation,
             table,
+            journal: chronicle::open(&owner),
             rows: HashMap::new(),
             unread: Vec::new(),
             peer: None,
