@@ -125,7 +125,8 @@ fn three_when_the_state_directory_is_deleted_while_a_run_goes_on() {
         } else {
             "kept me"
         });
-        assert_eq!(said.err.matches("warning:").count(), 1, "once, not twice:\n{}", said.err);
+        let once = said.err.matches("warning: outcomes").count();
+        assert_eq!(once, 1, "once, not twice:\n{}", said.err);
         assert!(!said.out.contains("delegate show"), "{}", said.out);
     }
     let rig = Rig::new();

@@ -23,6 +23,9 @@ use crate::{hook, identity};
 /// After this time without a word a guard that owes one is killed.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
 
+/// What a keeper has for its part, once the supervisor was killed: to start another.
+const KEEPER_LIMIT: Duration = Duration::from_secs(10);
+
 /// Each time the limit is doubled, up to this: on a machine that is too slow for the first one a
 /// replacement does not help.
 const LAST_LIMIT: Duration = Duration::from_secs(30);
@@ -259,9 +262,13 @@ impl Connection {
     }
 
     fn end_silent_guard(&self) {
+        if self.is_merely_slow() {
+            lock(&self.owed).since = Some(now());
+            return;
+        }
         let mut owed = lock(&self.owed);
         let silence = owed.limit;
-        owed.limit = (owed.limit * 2).min(LAST_LIMIT);
+        owed.limit = (owed.limit * 2).clamp(KEEPER_LIMIT, LAST_LIMIT);
         owed.since = Some(now());
         drop(owed);
         if hook::is_off("silence") {
@@ -282,6 +289,17 @@ impl Connection {
             let _ = signal::send(guard.as_fd(), libc::SIGKILL);
         }
         guards.killed = true;
+    }
+}
+
+impl Connection {
+    /// Whether the guard that owes an answer would run if it were let: a machine with too little time for it
+    /// has none for the next one either.
+    fn is_merely_slow(&self) -> bool {
+        let guards = lock(&self.guards);
+        let guard = if guards.killed { &guards.keeper } else { &guards.supervisor };
+        let stat = number(guard.as_ref()).and_then(identity::Stat::read);
+        stat.is_some_and(|stat| stat.state == b'R')
     }
 }
 
