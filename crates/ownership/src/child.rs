@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
 use crate::protocol::Failure;
-use crate::spawn::{Phase, SpawnError};
+use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
 
 /// What is called for each event of a child.
@@ -22,13 +22,20 @@ pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
 /// A child or scope, as its owner knows it.
 pub(crate) struct Child {
     pub(crate) id: u64,
-    pub(crate) grace: Duration,
+    pub(crate) terms: Terms,
     /// What the error of a failed start is about.
     program: PathBuf,
     dir: Option<PathBuf>,
     known: Mutex<Known>,
     changed: Condvar,
     on_event: Mutex<OnEvent>,
+}
+
+/// What a guard must know of it for its end.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
 }
 
 impl fmt::Debug for Child {
@@ -101,14 +108,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Child {
     pub(crate) fn new(
         id: u64,
-        grace: Duration,
+        terms: Terms,
         program: PathBuf,
         dir: Option<PathBuf>,
         on_event: OnEvent,
     ) -> Self {
         Self {
             id,
-            grace,
+            terms,
             program,
             dir,
             known: Mutex::default(),
@@ -178,6 +185,12 @@ impl Child {
         let known = lock(&self.known);
         let handle = Arc::clone(known.handle.as_ref().filter(|_| known.end.is_none())?);
         Some(Running { pid: known.pid, scope: known.scope, handle })
+    }
+
+    /// The number of its scope, if its end was told while something was let live.
+    pub(crate) fn kept(&self) -> Option<u64> {
+        let known = lock(&self.known);
+        matches!(&known.end, Some(End::Emptied(Emptied { kept: 1.., .. }))).then_some(known.scope)
     }
 
     /// Notes what is wanted of it, and gives all of it.

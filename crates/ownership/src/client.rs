@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::attach::{expect_hello, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
-use crate::child::{Packed, Wanted, lock, request_error, supervisor_error};
+use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
@@ -26,7 +26,7 @@ use crate::line;
 use crate::order::order;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
-use crate::spawn::{Phase, Spawn, SpawnError};
+use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
 
@@ -95,9 +95,9 @@ impl Client {
             Kind::Open(_) => PathBuf::from("/proc/self/exe"),
         };
         let dir = spawn.dir.clone();
-        let grace = spawn.grace;
+        let terms = Terms { grace: spawn.grace, leftovers: spawn.leftovers };
         let (mut order, fds) = order(spawn)?;
-        self.ask((program, dir, grace), on_event, fds, |id| {
+        self.ask((program, dir, terms), on_event, fds, |id| {
             order.id = id;
             Request::Spawn(Box::new(order))
         })
@@ -110,12 +110,13 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let request = |id| Request::Open { id, grace };
-        self.ask((PathBuf::new(), None, grace), on_event, Vec::new(), request)
+        let terms = Terms { grace, leftovers: Leftovers::Kill };
+        self.ask((PathBuf::new(), None, terms), on_event, Vec::new(), request)
     }
 
     fn ask(
         self: &Arc<Self>,
-        (program, dir, grace): (PathBuf, Option<PathBuf>, Duration),
+        (program, dir, terms): (PathBuf, Option<PathBuf>, Terms),
         on_event: OnEvent,
         mut fds: Vec<OwnedFd>,
         request: impl FnOnce(u64) -> Request,
@@ -128,7 +129,7 @@ impl Client {
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
         let packed = Arc::new(Packed::new(bytes, fds));
-        let child = Arc::new(Child::new(id, grace, program, dir, on_event));
+        let child = Arc::new(Child::new(id, terms, program, dir, on_event));
         child.ask(Arc::clone(&packed));
         state.children.insert(id, Arc::clone(&child));
         drop(state);
@@ -234,7 +235,11 @@ impl Client {
             }
             Reply::Emptied { id, emptied } => {
                 tracing::debug!(id, ?emptied, "emptied");
-                let child = lock(&self.state).children.remove(&id);
+                // Of what is let live more is to be said: that it is over.
+                let child = match emptied.kept {
+                    0 => lock(&self.state).children.remove(&id),
+                    _ => self.child(id),
+                };
                 if let Some(child) = child {
                     child.tell(ChildEvent::Emptied(emptied));
                 }

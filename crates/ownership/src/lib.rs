@@ -74,7 +74,7 @@ pub use identity::{BootId, Identity};
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
-pub use spawn::{Phase, Spawn, SpawnError};
+pub use spawn::{Leftovers, Phase, Spawn, SpawnError};
 
 /// The programs of the README, compiled.
 #[cfg(all(doctest, feature = "ledger"))]

@@ -13,7 +13,7 @@ use crate::spawn::{Spawn, SpawnError};
 
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
-    let Spawn { program, args, env, env_clear, dir, fds, line, grace, purpose } = spawn;
+    let Spawn { program, args, env, env_clear, dir, fds, line, grace, leftovers, purpose } = spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
         return Err(request_error("more than 64 descriptors", libc::EMFILE));
@@ -48,6 +48,7 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         fds: numbers,
         line,
         grace,
+        leftovers,
     };
     let texts = order.argv.iter().chain(&order.env).chain(&order.dir);
     if texts.into_iter().any(|text| text.contains(&0)) {

@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Usage};
-use crate::spawn::Phase;
+use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -54,12 +54,14 @@ pub(crate) enum Request {
     Ping {
         number: u64,
     },
-    /// A child of guards that are dead, with its handle: its parent is somebody else by now.
+    /// A child of guards that are dead, with its handle: its parent is somebody else by now. Without one,
+    /// and with 0 for its number, the rest of a scope that was let live.
     Foster {
         id: u64,
         scope: u64,
         pid: Pid,
         grace: Duration,
+        leftovers: Leftovers,
     },
     /// What carries this owner's mark and belongs to no scope that is known is to be ended.
     EndStrays,
@@ -78,6 +80,7 @@ pub(crate) struct Order {
     pub(crate) fds: Vec<i32>,
     pub(crate) line: Option<i32>,
     pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
 }
 
 /// Which program.
@@ -149,9 +152,13 @@ impl Request {
             Self::Resume { id } => to.byte(5).long(*id),
             Self::Resync { number } => to.byte(6).long(*number),
             Self::Ping { number } => to.byte(7).long(*number),
-            Self::Foster { id, scope, pid, grace } => {
-                to.byte(8).long(*id).long(*scope).signed(*pid).duration(*grace)
-            }
+            Self::Foster { id, scope, pid, grace, leftovers } => to
+                .byte(8)
+                .long(*id)
+                .long(*scope)
+                .signed(*pid)
+                .duration(*grace)
+                .leftovers(*leftovers),
             Self::EndStrays => to.byte(9),
         };
         to.bytes
@@ -172,6 +179,7 @@ impl Request {
                 scope: from.long()?,
                 pid: from.signed()?,
                 grace: from.duration()?,
+                leftovers: from.leftovers()?,
             },
             9 => Self::EndStrays,
             _ => return None,
@@ -285,7 +293,7 @@ impl Writer {
     }
 
     fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace } = order;
+        let Order { id, image, argv, env, dir, fds, line, grace, leftovers } = order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -304,7 +312,11 @@ impl Writer {
             None => self.byte(0),
             Some(line) => self.byte(1).signed(*line),
         };
-        self.duration(*grace)
+        self.duration(*grace).leftovers(*leftovers)
+    }
+
+    fn leftovers(&mut self, leftovers: Leftovers) -> &mut Self {
+        self.byte(leftovers as u8)
     }
 
     fn exit(&mut self, exit: &Exit) -> &mut Self {
@@ -320,8 +332,8 @@ impl Writer {
     }
 
     fn emptied(&mut self, emptied: &Emptied) -> &mut Self {
-        let Emptied { leftovers, leftover_count, left } = emptied;
-        self.word(*leftover_count).processes(leftovers).processes(left)
+        let Emptied { leftovers, leftover_count, left, kept } = emptied;
+        self.word(*leftover_count).processes(leftovers).processes(left).word(*kept)
     }
 
     fn processes(&mut self, processes: &[Process]) -> &mut Self {
@@ -406,7 +418,17 @@ impl<'a> Reader<'a> {
             fds: self.list(Self::signed).filter(|fds| fds.len() <= MAX_FDS)?,
             line: if self.flag()? { Some(self.signed()?) } else { None },
             grace: self.duration()?,
+            leftovers: self.leftovers()?,
         })
+    }
+
+    fn leftovers(&mut self) -> Option<Leftovers> {
+        match self.byte()? {
+            0 => Some(Leftovers::Kill),
+            1 => Some(Leftovers::Report),
+            2 => Some(Leftovers::Keep),
+            _ => None,
+        }
     }
 
     fn exit(&mut self) -> Option<Exit> {
@@ -426,6 +448,7 @@ impl<'a> Reader<'a> {
             leftover_count: self.word()?,
             leftovers: self.processes()?,
             left: self.processes()?,
+            kept: self.word()?,
         })
     }
 

@@ -12,6 +12,10 @@ fn durations() -> impl Strategy<Value = Duration> {
     any::<u32>().prop_map(|micros| Duration::from_micros(micros.into()))
 }
 
+fn policies() -> impl Strategy<Value = Leftovers> {
+    prop_oneof![Just(Leftovers::Kill), Just(Leftovers::Report), Just(Leftovers::Keep)]
+}
+
 prop_compose! {
     fn orders()(
         id in any::<u64>(),
@@ -22,9 +26,10 @@ prop_compose! {
         fds in prop::collection::vec(any::<i32>(), 0..MAX_FDS),
         line in prop::option::of(any::<i32>()),
         grace in durations(),
+        leftovers in policies(),
     ) -> Order {
         let image = name.map_or(Image::Open, Image::Named);
-        Order { id, image, argv, env, dir, fds, line, grace }
+        Order { id, image, argv, env, dir, fds, line, grace, leftovers }
     }
 }
 
@@ -37,8 +42,11 @@ fn requests() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|id| Request::Resume { id }),
         any::<u64>().prop_map(|number| Request::Resync { number }),
         any::<u64>().prop_map(|number| Request::Ping { number }),
-        (any::<u64>(), any::<u64>(), any::<i32>(), durations())
-            .prop_map(|(id, scope, pid, grace)| Request::Foster { id, scope, pid, grace }),
+        (any::<u64>(), any::<u64>(), any::<i32>(), durations(), policies()).prop_map(
+            |(id, scope, pid, grace, leftovers)| {
+                Request::Foster { id, scope, pid, grace, leftovers }
+            }
+        ),
         Just(Request::EndStrays),
     ]
 }
@@ -81,10 +89,10 @@ fn replies() -> impl Strategy<Value = Reply> {
         }),
         any::<u64>().prop_map(|id| Reply::Opened { id }),
         (any::<u64>(), exits()).prop_map(|(id, exit)| Reply::Exited { id, exit }),
-        (any::<u64>(), any::<u32>(), processes(), processes()).prop_map(
-            |(id, leftover_count, leftovers, left)| Reply::Emptied {
+        (any::<u64>(), any::<u32>(), processes(), processes(), any::<u32>()).prop_map(
+            |(id, leftover_count, leftovers, left, kept)| Reply::Emptied {
                 id,
-                emptied: Emptied { leftovers, leftover_count, left },
+                emptied: Emptied { leftovers, leftover_count, left, kept },
             }
         ),
         Just(Reply::Leaving),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::escalation::Ladder;
 use crate::exit::Process;
 use crate::protocol::MAX_NAMED;
+use crate::spawn::Leftovers;
 use crate::sys::Pid;
 
 /// Number of a scope; also of the line on which its requests come.
@@ -55,7 +56,9 @@ pub(crate) struct Scope {
     /// What was found after the root was dead.
     pub(crate) leftovers: Vec<Process>,
     pub(crate) leftover_count: u32,
-    /// Its end was told, although something of it cannot die.
+    /// What becomes of what its root leaves.
+    pub(crate) policy: Leftovers,
+    /// Its end was told, although something of it cannot die or is let live.
     pub(crate) told: bool,
 }
 
@@ -73,6 +76,7 @@ impl Scope {
             ladder: None,
             leftovers: Vec::new(),
             leftover_count: 0,
+            policy: Leftovers::Kill,
             told: false,
         }
     }
@@ -90,6 +94,11 @@ impl Scope {
     /// Whether it takes new processes.
     pub(crate) fn is_open(&self) -> bool {
         self.ladder.is_none() && self.root != Root::Dead
+    }
+
+    /// Whether its end was told while something was let live: that it is over is told again then.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.told && self.policy != Leftovers::Kill
     }
 
     pub(crate) fn note_leftovers(&mut self, found: Vec<Process>) {

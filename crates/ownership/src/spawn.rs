@@ -24,7 +24,24 @@ pub struct Spawn {
     pub(crate) fds: Vec<(RawFd, OwnedFd)>,
     pub(crate) line: Option<RawFd>,
     pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
     pub(crate) purpose: String,
+}
+
+/// What becomes of what a child leaves in its scope when it ends by itself.
+///
+/// The death of the owner, [`Owned::end`](crate::Owned::end) and dropping the handle of a child that
+/// runs always end all of the scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leftovers {
+    /// It is ended, and named in [`Emptied::leftovers`](crate::Emptied::leftovers).
+    #[default]
+    Kill,
+    /// It lives on and is named in [`Emptied::left`](crate::Emptied::left). `Emptied` comes once, soon
+    /// after the child's end, with who is there by then; they stay owned, and end with the owner.
+    Report,
+    /// As `Report`, but nobody is named.
+    Keep,
 }
 
 /// Grace between TERM and KILL when nothing else is said.
@@ -47,6 +64,7 @@ impl Spawn {
             fds: Vec::new(),
             line: None,
             grace: DEFAULT_GRACE,
+            leftovers: Leftovers::Kill,
             purpose: String::new(),
         }
     }
@@ -103,6 +121,12 @@ impl Spawn {
     /// Time between TERM and KILL when this scope is ended, also after the owner's death.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// What becomes of what it leaves when it ends by itself.
+    pub fn leftovers(mut self, leftovers: Leftovers) -> Self {
+        self.leftovers = leftovers;
         self
     }
 

@@ -1,7 +1,8 @@
 //! The supervisor as a pure machine: `step(event, now)` gives what to do, in order. It does no I/O and
 //! reads no clock; [`crate::supervisor_loop`] feeds it and acts.
 //!
-//! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone.
+//! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone. One of
+//! which something is let live gets a second one when it is over, which only its owner's library sees.
 //!
 //! Both guards run this machine, each over what it is the parent of; what one had when it died comes to
 //! the other in [`Event::Inherit`].
@@ -19,7 +20,10 @@ use crate::sys::Pid;
 use crate::sys::wait::Dead;
 use crate::table::Row;
 
+use leftovers::stays;
+
 mod inheritance;
+mod leftovers;
 mod requests;
 
 /// Everything that can happen to a supervisor.
@@ -123,10 +127,10 @@ pub(crate) enum Effect {
     Forget {
         scope: ScopeId,
     },
-    /// The root of this scope is no child of ours: watch it by this handle.
+    /// What the owner hands over is no child of ours: note it, and watch its root by this handle.
     Watch {
         scope: ScopeId,
-        handle: OwnedFd,
+        handle: Option<OwnedFd>,
     },
     /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
     FindStrays,
@@ -334,7 +338,7 @@ impl Supervisor {
     fn follow(&mut self, scope: ScopeId, burdened: bool, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get(scope) else { return };
         if found.root == Root::Dead && !found.is_empty() && found.ladder.is_none() {
-            self.end(scope, None, now, effects);
+            self.left_something(scope, now, effects);
         }
         let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
         if let Some(ladder) = ladder.filter(|_| burdened) {
@@ -383,7 +387,7 @@ impl Supervisor {
             && let Some(removed) = self.registry.remove(scope)
         {
             let parent = removed.parent;
-            if !removed.told {
+            if !removed.told || removed.is_kept() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
@@ -393,10 +397,14 @@ impl Supervisor {
 
     /// Something cannot die: its end is told all the same, and it is waited for.
     fn left(&mut self, scope: ScopeId, left: Vec<Process>, effects: &mut Vec<Effect>) {
-        let Some(found) = self.registry.get_mut(scope) else { return };
-        let Some(ladder) = found.ladder.as_mut().filter(|_| !found.told && scope != ScopeId::ALL)
-        else {
+        let Some(found) = self.registry.get_mut(scope).filter(|_| scope != ScopeId::ALL) else {
             return;
+        };
+        if found.told {
+            return;
+        }
+        let Some(ladder) = found.ladder.as_mut() else {
+            return stays(scope, found, left, effects);
         };
         if left.is_empty() {
             return ladder.unreported();
@@ -463,7 +471,8 @@ fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
 
 fn emptied_reply(about: ScopeId, scope: Scope, left: Vec<Process>) -> Effect {
     let Scope { parent, id, leftovers, leftover_count, .. } = scope;
-    let reply = Reply::Emptied { id, emptied: Emptied { leftovers, leftover_count, left } };
+    let emptied = Emptied { leftovers, leftover_count, left, kept: 0 };
+    let reply = Reply::Emptied { id, emptied };
     Effect::Reply { line: parent, reply, about: Some(about) }
 }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::protocol::Image;
+use crate::spawn::Leftovers;
 
 fn origin() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
@@ -25,6 +26,7 @@ fn order(id: u64, grace: Duration) -> Request {
         fds: Vec::new(),
         line: Some(4),
         grace,
+        leftovers: Leftovers::Kill,
     }))
 }
 
@@ -602,5 +604,32 @@ proptest! {
             );
             prop_assert!(good, "{:?} was told {:?}", request, told);
         }
+    }
+}
+
+/// Its end is told once with who is there, and once more when it is over; in between nobody is signalled.
+#[test]
+fn what_is_let_live_is_told_and_ends_with_the_owner() {
+    for policy in [Leftovers::Report, Leftovers::Keep] {
+        let (mut machine, now) = running();
+        machine.registry.get_mut(ScopeId(1)).expect("scope").policy = policy;
+        let effects = machine.step(died(101, &[201]), now);
+        assert!(
+            matches!(effects[..], [_, Effect::Reap { .. }, Effect::Survey { .. }]),
+            "{effects:?}"
+        );
+        let nobody = Event::Left { scope: ScopeId(1), members: Vec::new() };
+        assert!(machine.step(nobody, now).is_empty(), "their deaths tell");
+        let members = vec![Process { pid: 201, name: "left".into() }];
+        let told = machine.step(Event::Left { scope: ScopeId(1), members: members.clone() }, now);
+        let named = if policy == Leftovers::Report { members } else { Vec::new() };
+        let expected = Emptied { left: named, kept: 1, ..Emptied::default() };
+        assert_eq!(replies(&told), [&Reply::Emptied { id: 1, emptied: expected }]);
+        assert!(machine.step(died(777, &[]), now + GRACE).len() == 1, "only reaped");
+        let effects = machine.step(Event::OwnerGone, now);
+        assert!(effects.iter().any(|e| matches!(e, Effect::Terminate { scope: ScopeId(1) })));
+        let effects = machine.step(died(201, &[]), now);
+        assert_eq!(emptied(&effects), 1, "it is over");
+        assert!(machine.registry().is_idle());
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::protocol::{Failure, phase_of};
 use crate::registry::ScopeId;
+use crate::spawn::Leftovers;
 use crate::sys::Pid;
 use crate::sys::shared::{Shared, low_half};
 
@@ -85,6 +86,10 @@ pub(crate) enum Flag {
     Foster = 1 << 5,
     /// The asking side has been told of its end, although something of it cannot die.
     ToldEmptied = 1 << 6,
+    /// What its process leaves lives on, and is named.
+    Report = 1 << 7,
+    /// What its process leaves lives on.
+    Keep = 1 << 8,
 }
 
 /// Number of a row.
@@ -113,6 +118,14 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn has(&self, flag: Flag) -> bool {
         self.flags & flag as u64 != 0
+    }
+
+    pub(crate) fn policy(&self) -> Leftovers {
+        match (self.has(Flag::Report), self.has(Flag::Keep)) {
+            (true, _) => Leftovers::Report,
+            (false, true) => Leftovers::Keep,
+            (false, false) => Leftovers::Kill,
+        }
     }
 }
 
@@ -219,6 +232,11 @@ impl Table {
         let flags = self.get(slot, FLAGS);
         let flags = if on { flags | flag as u64 } else { flags & !(flag as u64) };
         self.set(slot, FLAGS, flags);
+    }
+
+    pub(crate) fn set_policy(&self, slot: Slot, policy: Leftovers) {
+        self.flag(slot, Flag::Report, policy == Leftovers::Report);
+        self.flag(slot, Flag::Keep, policy == Leftovers::Keep);
     }
 
     /// Where the kernel writes the number of a new process.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use super::{Client, Wanted, lock};
-use crate::child::{Child, Packed};
+use crate::child::{Child, Packed, Terms};
 use crate::connection::Connection;
 use crate::exit::ChildEvent;
 use crate::protocol::Request;
@@ -126,10 +126,14 @@ impl Client {
         if child.pending().is_some() {
             return;
         }
+        let Terms { grace, leftovers } = child.terms;
+        let foster = |scope, pid| Request::Foster { id: child.id, scope, pid, grace, leftovers };
+        if let Some(scope) = child.kept() {
+            return line.tell(&foster(scope, 0), Vec::new());
+        }
         let held = child.running().and_then(|running| {
             let handle = running.handle.try_clone().ok()?;
-            let (id, scope, pid) = (child.id, running.scope, running.pid);
-            Some((Request::Foster { id, scope, pid, grace: child.grace }, handle))
+            Some((foster(running.scope, running.pid), handle))
         });
         match held {
             Some((request, handle)) => line.tell(&request, vec![handle]),

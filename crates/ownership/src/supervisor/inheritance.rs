@@ -79,9 +79,9 @@ impl Supervisor {
         inherited.foster = foster && row.stage != Stage::Empty;
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
+        inherited.policy = row.policy();
         let parent = inherited.parent;
         let over = row.stage == Stage::Empty;
-        let told = inherited.told;
         self.registry.inherit(scope, inherited);
         let line = self.registry.get(scope).map_or(parent, |scope| scope.parent);
         if !row.has(Flag::ToldStarted) && !rootless {
@@ -93,7 +93,7 @@ impl Supervisor {
             effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
         if over && let Some(removed) = self.registry.remove(scope) {
-            if !told {
+            if !removed.told || removed.is_kept() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
@@ -105,20 +105,24 @@ impl Supervisor {
     pub(super) fn foster(
         &mut self,
         scope: ScopeId,
-        id: u64,
-        pid: Pid,
-        grace: Duration,
+        mut child: Scope,
         fds: Vec<OwnedFd>,
         effects: &mut Vec<Effect>,
     ) {
         let known = self.registry.get(scope).is_some();
-        let known = known || self.registry.find(ScopeId::ALL, id).is_some();
-        if let Some(handle) = fds.into_iter().next().filter(|_| !known) {
-            let mut inherited = Scope::new(ScopeId::ALL, id, Root::Foster(pid), grace);
-            inherited.foster = true;
-            self.registry.inherit(scope, inherited);
-            effects.push(Effect::Watch { scope, handle });
+        if known || self.registry.find(ScopeId::ALL, child.id).is_some() {
+            return;
         }
+        child.foster = true;
+        let handle = fds.into_iter().next();
+        // What was let live, whose root is dead, has none.
+        if child.root == Root::Foster(0) {
+            (child.root, child.told) = (Root::Dead, true);
+        } else if handle.is_none() {
+            return;
+        }
+        self.registry.inherit(scope, child);
+        effects.push(Effect::Watch { scope, handle });
     }
 
     pub(super) fn foster_died(
@@ -134,7 +138,9 @@ impl Supervisor {
             let reply = Reply::Exited { id: found.id, exit };
             effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
             self.registry.progress(now);
-            self.end(scope, None, now, effects);
+            if self.registry.get(scope).is_some_and(|scope| scope.ladder.is_none()) {
+                self.left_something(scope, now, effects);
+            }
         }
     }
 

@@ -29,6 +29,9 @@ impl Supervisor {
                     return effects.push(failed_reply(line, order.id, failure));
                 }
                 let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
+                if let Some(scope) = self.registry.get_mut(scope) {
+                    scope.policy = order.leftovers;
+                }
                 effects.push(Effect::Spawn { scope, order, fds });
             }
             Request::Open { id, grace } => {
@@ -66,8 +69,10 @@ impl Supervisor {
             Request::Ping { number } => {
                 effects.push(Effect::Reply { line, reply: Reply::Pong { number }, about: None });
             }
-            Request::Foster { id, scope, pid, grace } if line == ScopeId::ALL => {
-                self.foster(ScopeId(scope), id, pid, grace, fds, effects);
+            Request::Foster { id, scope, pid, grace, leftovers } if line == ScopeId::ALL => {
+                let mut child = Scope::new(line, id, Root::Foster(pid), grace);
+                child.policy = leftovers;
+                self.foster(ScopeId(scope), child, fds, effects);
             }
             Request::EndStrays if line == ScopeId::ALL => effects.push(Effect::FindStrays),
             // A child has no children that are not ours.

@@ -32,7 +32,7 @@ impl Loop {
             Effect::Terminate { scope } => self.terminate(scope),
             Effect::Walk { scope } => return self.walk(scope),
             Effect::Kill { scopes } => return self.kill(&scopes),
-            Effect::Survey { scope } => return vec![self.survey(scope)],
+            Effect::Survey { scope } => return self.survey(scope),
             Effect::Pause { scopes } => self.pause(&scopes),
             Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
@@ -106,10 +106,11 @@ impl Loop {
     }
 
     /// A row for a scope that the machine has.
-    fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
+    pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
-        let (parent, id, grace) = (found.parent, found.id, found.grace);
+        let (parent, id, grace, policy) = (found.parent, found.id, found.grace, found.policy);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
+        self.table.set_policy(slot, policy);
         self.rows.insert(scope, slot);
         Some(slot)
     }
@@ -249,7 +250,7 @@ impl Loop {
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
     /// kept by a tracer after its death) is named by its number alone.
-    fn survey(&self, scope: ScopeId) -> Event {
+    fn survey(&mut self, scope: ScopeId) -> Vec<Event> {
         let scopes = self.machine.registry().with_subs(scope);
         let alive: Vec<_> = scopes
             .iter()
@@ -261,8 +262,11 @@ impl Loop {
             .flat_map(|scope| self.stems(*scope))
             .filter(|pid| wait::look_at(*pid).is_none())
             .map(|pid| Process { pid: pid.cast_unsigned(), name: String::new() });
-        let members = if alive.is_empty() { nameless.collect() } else { alive };
-        Event::Left { scope, members }
+        let members: Vec<_> = if alive.is_empty() { nameless.collect() } else { alive };
+        let nobody = members.is_empty();
+        let left = Event::Left { scope, members };
+        let vanished = self.vanished(scope, nobody);
+        [Some(left), vanished].into_iter().flatten().collect()
     }
 
     fn walk(&mut self, scope: ScopeId) -> Vec<Event> {

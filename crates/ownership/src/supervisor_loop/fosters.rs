@@ -15,6 +15,7 @@ use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
 use crate::sys::wait;
+use crate::table::{Flag, Stage};
 
 /// A root that is no child of ours.
 pub(super) struct Foster {
@@ -35,10 +36,31 @@ impl Loop {
     }
 
     /// Watches what the owner hands over.
-    pub(super) fn watch(&mut self, scope: ScopeId, handle: OwnedFd) {
-        let pid = identity::pid_of(handle.as_fd());
-        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, Stat::read(pid)?))) {
-            self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+    ///
+    /// Noted as what was inherited is, so that the other guard can go on with it. Without room for that it
+    /// is ours alone.
+    pub(super) fn watch(&mut self, scope: ScopeId, handle: Option<OwnedFd>) {
+        let slot = self.claim(scope);
+        let held = handle.and_then(|handle| {
+            let pid = identity::pid_of(handle.as_fd())?;
+            Some((handle, Member { pid, stat: Stat::read(pid)? }))
+        });
+        if let Some(slot) = slot {
+            for flag in [Flag::Foster, Flag::ToldStarted] {
+                self.table.flag(slot, flag, true);
+            }
+            match &held {
+                Some((_, Member { pid, stat })) => {
+                    self.table.set_process(slot, *pid);
+                    self.table.set_start(slot, *pid, stat.start);
+                }
+                None => self.table.advance(slot, Stage::Dead),
+            }
+            let told = self.machine.registry().get(scope).is_some_and(|scope| scope.told);
+            self.table.flag(slot, Flag::ToldEmptied, told);
+        }
+        if let Some((handle, member)) = held {
+            self.fosters.insert(scope, Foster { handle, member });
         }
         self.find_lost_fosters();
     }

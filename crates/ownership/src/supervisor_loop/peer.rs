@@ -172,6 +172,9 @@ impl Loop {
     fn take_row(&mut self, row: &Row, foster: bool) {
         self.table.take_over(row.slot, self.generation);
         self.rows.insert(row.scope, row.slot);
+        if foster && !row.has(Flag::Rootless) {
+            self.table.flag(row.slot, Flag::Foster, true);
+        }
         if row.pid == 0
             || row.has(Flag::Rootless)
             || matches!(row.stage, Stage::Dead | Stage::Empty)
@@ -179,7 +182,6 @@ impl Loop {
             return;
         }
         if foster {
-            self.table.flag(row.slot, Flag::Foster, true);
             self.foster(row.scope, row.pid, row.start);
         } else if let Ok(handle) = wait::open_child(row.pid) {
             self.handles.insert(row.pid, handle);
