@@ -24,11 +24,12 @@ pub(crate) const REPLY_BYTES: usize = 8 * 1024;
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start. `before` is the
-/// number of the last guard that this owner had.
+/// number of the last guard that this owner had, `owner` that of the owner in this process.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     before: u32,
+    owner: u64,
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -38,25 +39,26 @@ pub(crate) fn start_guards(
         return Err(supervisor_error("/proc is missing or of another pid namespace", None));
     }
     let (ours, theirs) = line::pair().map_err(failed("no line"))?;
-    let owner = identity::own_pidfd()
+    let handle = identity::own_pidfd()
         .map_err(|error| supervisor_error("no pidfd of this process", error.raw_os_error()))?;
     let null =
         std::fs::File::options().read(true).write(true).open("/dev/null").map_err(|error| {
             supervisor_error("/dev/null cannot be opened", error.raw_os_error())
         })?;
-    let mut argv = vec![b"warden".to_vec(), format!("{KEEPER_ROLE}={before}").into_bytes()];
+    let role = format!("{KEEPER_ROLE}={before}.{owner}");
+    let mut argv = vec![b"warden".to_vec(), role.into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
-    let stage = launch::start_stage(program, &argv, theirs.as_fd(), owner.as_fd(), null.as_fd())
+    let stage = launch::start_stage(program, &argv, theirs.as_fd(), handle.as_fd(), null.as_fd())
         .map_err(|failure| SpawnError {
-            path: match &program.kind {
-                Kind::Named(name) => Some(PathBuf::from(name)),
-                Kind::Open(_) => None,
-            },
-            ..supervisor_error(
-                &std::io::Error::from_raw_os_error(failure.errno).to_string(),
-                Some(failure.errno),
-            )
-        })?;
+        path: match &program.kind {
+            Kind::Named(name) => Some(PathBuf::from(name)),
+            Kind::Open(_) => None,
+        },
+        ..supervisor_error(
+            &std::io::Error::from_raw_os_error(failure.errno).to_string(),
+            Some(failure.errno),
+        )
+    })?;
     drop(theirs);
     // A program that is no supervisor may never leave; it is ended below for want of a hello.
     let left = wait_readable(stage.as_fd(), HELLO_LIMIT);

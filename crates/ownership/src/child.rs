@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
-use crate::protocol::Failure;
+use crate::protocol::{Failure, Order};
 use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
 
@@ -36,6 +36,22 @@ pub(crate) struct Child {
 pub(crate) struct Terms {
     pub(crate) grace: Duration,
     pub(crate) leftovers: Leftovers,
+    /// Its release command, sealed, and the deadline of that.
+    pub(crate) release: Option<(OwnedFd, Duration)>,
+}
+
+impl Terms {
+    /// Those of a process to be. `fds` are what the order carries.
+    pub(crate) fn of(order: &Order, fds: &[OwnedFd]) -> Result<Self, SpawnError> {
+        let command = fds.last().zip(order.release).map(|(command, deadline)| {
+            command.try_clone().map(|command| (command, deadline)).map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(libc::EMFILE);
+                request_error("a descriptor cannot be copied", errno)
+            })
+        });
+        let (grace, leftovers) = (order.grace, order.leftovers);
+        Ok(Self { grace, leftovers, release: command.transpose()? })
+    }
 }
 
 impl fmt::Debug for Child {
@@ -187,10 +203,11 @@ impl Child {
         Some(Running { pid: known.pid, scope: known.scope, handle })
     }
 
-    /// The number of its scope, if its end was told while something was let live.
-    pub(crate) fn kept(&self) -> Option<u64> {
+    /// Number of its process and of its scope, if its end was told while something was let live.
+    pub(crate) fn kept(&self) -> Option<(Pid, u64)> {
         let known = lock(&self.known);
-        matches!(&known.end, Some(End::Emptied(Emptied { kept: 1.., .. }))).then_some(known.scope)
+        let kept = matches!(&known.end, Some(End::Emptied(Emptied { kept: 1.., .. })));
+        kept.then_some((known.pid, known.scope))
     }
 
     /// Notes what is wanted of it, and gives all of it.

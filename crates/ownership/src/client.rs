@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ mod succession;
 pub(crate) struct Client {
     /// The process that made it: a copy by fork has the descriptors but not the reader.
     process: Pid,
+    /// Which of the owners of that process: their marks differ.
+    number: u64,
     source: Source,
     state: Mutex<State>,
 }
@@ -81,7 +84,9 @@ impl Client {
 
     fn with(source: Source, given: Option<OwnedFd>) -> Arc<Self> {
         let state = State { given, ..State::default() };
-        Arc::new(Self { process: identity::own_pid(), source, state: Mutex::new(state) })
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { process: identity::own_pid(), number, source, state: Mutex::new(state) })
     }
 
     /// Starts a process and waits for the answer.
@@ -95,8 +100,8 @@ impl Client {
             Kind::Open(_) => PathBuf::from("/proc/self/exe"),
         };
         let dir = spawn.dir.clone();
-        let terms = Terms { grace: spawn.grace, leftovers: spawn.leftovers };
         let (mut order, fds) = order(spawn)?;
+        let terms = Terms::of(&order, &fds)?;
         self.ask((program, dir, terms), on_event, fds, |id| {
             order.id = id;
             Request::Spawn(Box::new(order))
@@ -110,7 +115,7 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let request = |id| Request::Open { id, grace };
-        let terms = Terms { grace, leftovers: Leftovers::Kill };
+        let terms = Terms { grace, leftovers: Leftovers::Kill, release: None };
         self.ask((PathBuf::new(), None, terms), on_event, Vec::new(), request)
     }
 
@@ -180,7 +185,9 @@ impl Client {
             return Ok(Arc::clone(line));
         }
         let socket = match &self.source {
-            Source::Start { program, args } => start_guards(program, args, state.generation)?,
+            Source::Start { program, args } => {
+                start_guards(program, args, state.generation, self.number)?
+            }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
             })?,
@@ -235,6 +242,9 @@ impl Client {
             }
             Reply::Emptied { id, emptied } => {
                 tracing::debug!(id, ?emptied, "emptied");
+                if let Some(release) = emptied.release.filter(|release| !release.succeeded()) {
+                    tracing::warn!(id, ?release, "a release command failed");
+                }
                 // Of what is let live more is to be said: that it is over.
                 let child = match emptied.kept {
                     0 => lock(&self.state).children.remove(&id),
@@ -332,6 +342,7 @@ mod tests {
     fn a_copy_of_the_owner_is_refused() {
         let made_elsewhere = Client {
             process: identity::own_pid() + 1,
+            number: 0,
             source: Source::Given,
             state: Mutex::default(),
         };

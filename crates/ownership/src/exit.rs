@@ -74,4 +74,30 @@ pub struct Emptied {
     pub left: Vec<Process>,
     /// How many were let live by [`Leftovers::Report`](crate::Leftovers) or `Keep`. They end with the owner.
     pub kept: u32,
+    /// What became of the release command, where there is one ([`Spawn::release`](crate::Spawn::release)).
+    /// `None` while `left` or `kept` say that something is there: it is run when that is gone.
+    pub release: Option<Released>,
+}
+
+/// What became of a release command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// It ended.
+    Ended(ExitStatus),
+    /// It had not ended at its deadline, and was killed.
+    TimedOut,
+    /// It could not be started.
+    NotStarted {
+        /// The system's error number; `ENODATA` when the guard that knew it is dead.
+        errno: i32,
+    },
+}
+
+impl Released {
+    /// Whether it did its work.
+    #[must_use]
+    pub fn succeeded(self) -> bool {
+        self == Self::Ended(ExitStatus::Code(0))
+    }
 }

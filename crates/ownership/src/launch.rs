@@ -13,8 +13,8 @@ use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::start::{self, Plan};
 
-/// Variable in each child's environment: `<owner pid>.<owner start time>:<scope>`. Evidence of whose
-/// it is, for processes that lost their ancestors.
+/// Variable in each child's environment: `<owner pid>.<owner start time>.<number>:<scope>`, where one
+/// process may have several owners. Evidence of whose it is, for processes that lost their ancestors.
 pub(crate) const TAG: &str = "OWNERSHIP_TAG";
 
 /// Where programs are looked for when the child has no `PATH`, as `execvp` does.

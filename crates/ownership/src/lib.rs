@@ -67,7 +67,7 @@ mod sys;
 mod table;
 
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
-pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};
 #[cfg(all(target_os = "linux", feature = "ledger"))]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::exit::{Emptied, Exit, ExitStatus, Process, Usage};
+use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
 use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
 
@@ -54,21 +54,24 @@ pub(crate) enum Request {
     Ping {
         number: u64,
     },
-    /// A child of guards that are dead, with its handle: its parent is somebody else by now. Without one,
-    /// and with 0 for its number, the rest of a scope that was let live.
+    /// A child of guards that are dead, with its handle unless only the rest of its scope is `kept`, and
+    /// with its release command: its parent is somebody else by now.
     Foster {
         id: u64,
         scope: u64,
         pid: Pid,
         grace: Duration,
         leftovers: Leftovers,
+        release: Option<Duration>,
+        kept: bool,
     },
     /// What carries this owner's mark and belongs to no scope that is known is to be ended.
     EndStrays,
 }
 
 /// A program to start. Its descriptors come with the record, in this order: working directory of
-/// the asking process, the program if it is [`Image::Open`], then one for each of `fds`.
+/// the asking process, the program if it is [`Image::Open`], then one for each of `fds`, and
+/// last the release command, if there is a deadline for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) id: u64,
@@ -81,6 +84,31 @@ pub(crate) struct Order {
     pub(crate) line: Option<i32>,
     pub(crate) grace: Duration,
     pub(crate) leftovers: Leftovers,
+    /// Deadline of its release command.
+    pub(crate) release: Option<Duration>,
+}
+
+/// A release command, as it stands in its sealed memfd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) argv: Vec<Vec<u8>>,
+    /// `NAME=value`.
+    pub(crate) env: Vec<Vec<u8>>,
+}
+
+impl Command {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.texts(&self.argv).texts(&self.env);
+        to.bytes
+    }
+
+    /// One without a program is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader { rest: bytes };
+        let command = Self { argv: from.list(Reader::text)?, env: from.list(Reader::text)? };
+        from.finish(command).filter(|command| !command.argv.is_empty())
+    }
 }
 
 /// Which program.
@@ -152,13 +180,15 @@ impl Request {
             Self::Resume { id } => to.byte(5).long(*id),
             Self::Resync { number } => to.byte(6).long(*number),
             Self::Ping { number } => to.byte(7).long(*number),
-            Self::Foster { id, scope, pid, grace, leftovers } => to
+            Self::Foster { id, scope, pid, grace, leftovers, release, kept } => to
                 .byte(8)
                 .long(*id)
                 .long(*scope)
                 .signed(*pid)
                 .duration(*grace)
-                .leftovers(*leftovers),
+                .leftovers(*leftovers)
+                .deadline(*release)
+                .byte(u8::from(*kept)),
             Self::EndStrays => to.byte(9),
         };
         to.bytes
@@ -180,6 +210,8 @@ impl Request {
                 pid: from.signed()?,
                 grace: from.duration()?,
                 leftovers: from.leftovers()?,
+                release: from.deadline()?,
+                kept: from.flag()?,
             },
             9 => Self::EndStrays,
             _ => return None,
@@ -293,7 +325,7 @@ impl Writer {
     }
 
     fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace, leftovers } = order;
+        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release } = order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -312,7 +344,14 @@ impl Writer {
             None => self.byte(0),
             Some(line) => self.byte(1).signed(*line),
         };
-        self.duration(*grace).leftovers(*leftovers)
+        self.duration(*grace).leftovers(*leftovers).deadline(*release)
+    }
+
+    fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
+        match deadline {
+            None => self.byte(0),
+            Some(deadline) => self.byte(1).duration(deadline),
+        }
     }
 
     fn leftovers(&mut self, leftovers: Leftovers) -> &mut Self {
@@ -321,19 +360,28 @@ impl Writer {
 
     fn exit(&mut self, exit: &Exit) -> &mut Self {
         let Exit { status, usage: Usage { user, system, max_rss_kib } } = exit;
+        self.status(*status).duration(*user).duration(*system).long(*max_rss_kib)
+    }
+
+    fn status(&mut self, status: ExitStatus) -> &mut Self {
         match status {
-            ExitStatus::Code(code) => self.byte(0).signed(*code),
+            ExitStatus::Code(code) => self.byte(0).signed(code),
             ExitStatus::Signal { signal, core_dumped } => {
-                self.byte(1).signed(*signal).byte(u8::from(*core_dumped))
+                self.byte(1).signed(signal).byte(u8::from(core_dumped))
             }
             ExitStatus::Unknown => self.byte(2),
-        };
-        self.duration(*user).duration(*system).long(*max_rss_kib)
+        }
     }
 
     fn emptied(&mut self, emptied: &Emptied) -> &mut Self {
-        let Emptied { leftovers, leftover_count, left, kept } = emptied;
-        self.word(*leftover_count).processes(leftovers).processes(left).word(*kept)
+        let Emptied { leftovers, leftover_count, left, kept, release } = emptied;
+        self.word(*leftover_count).processes(leftovers).processes(left).word(*kept);
+        match release {
+            None => self.byte(0),
+            Some(Released::Ended(status)) => self.byte(1).status(*status),
+            Some(Released::TimedOut) => self.byte(2),
+            Some(Released::NotStarted { errno }) => self.byte(3).signed(*errno),
+        }
     }
 
     fn processes(&mut self, processes: &[Process]) -> &mut Self {
@@ -419,7 +467,12 @@ impl<'a> Reader<'a> {
             line: if self.flag()? { Some(self.signed()?) } else { None },
             grace: self.duration()?,
             leftovers: self.leftovers()?,
+            release: self.deadline()?,
         })
+    }
+
+    fn deadline(&mut self) -> Option<Option<Duration>> {
+        Some(if self.flag()? { Some(self.duration()?) } else { None })
     }
 
     fn leftovers(&mut self) -> Option<Leftovers> {
@@ -432,15 +485,29 @@ impl<'a> Reader<'a> {
     }
 
     fn exit(&mut self) -> Option<Exit> {
-        let status = match self.byte()? {
-            0 => ExitStatus::Code(self.signed()?),
-            1 => ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? },
-            2 => ExitStatus::Unknown,
-            _ => return None,
-        };
+        let status = self.status()?;
         let usage =
             Usage { user: self.duration()?, system: self.duration()?, max_rss_kib: self.long()? };
         Some(Exit { status, usage })
+    }
+
+    fn status(&mut self) -> Option<ExitStatus> {
+        match self.byte()? {
+            0 => Some(ExitStatus::Code(self.signed()?)),
+            1 => Some(ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? }),
+            2 => Some(ExitStatus::Unknown),
+            _ => None,
+        }
+    }
+
+    fn released(&mut self) -> Option<Option<Released>> {
+        match self.byte()? {
+            0 => Some(None),
+            1 => Some(Some(Released::Ended(self.status()?))),
+            2 => Some(Some(Released::TimedOut)),
+            3 => Some(Some(Released::NotStarted { errno: self.signed()? })),
+            _ => None,
+        }
     }
 
     fn emptied(&mut self) -> Option<Emptied> {
@@ -449,6 +516,7 @@ impl<'a> Reader<'a> {
             leftovers: self.processes()?,
             left: self.processes()?,
             kept: self.word()?,
+            release: self.released()?,
         })
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::escalation::Ladder;
-use crate::exit::Process;
+use crate::exit::{Process, Released};
 use crate::protocol::MAX_NAMED;
 use crate::spawn::Leftovers;
 use crate::sys::Pid;
@@ -36,6 +36,18 @@ pub(crate) enum Root {
     Dead,
 }
 
+/// How far a scope is with its release command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// There is none.
+    None,
+    /// To be run once nothing is left, with this deadline.
+    Due(Duration),
+    /// Nothing is left but the command, a scope of its own in this one.
+    Running,
+    Over(Released),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
     /// Where its news go, and what it ends with.
@@ -58,6 +70,11 @@ pub(crate) struct Scope {
     pub(crate) leftover_count: u32,
     /// What becomes of what its root leaves.
     pub(crate) policy: Leftovers,
+    pub(crate) release: Release,
+    /// It is the release command of what it is in: nobody is told of it.
+    pub(crate) releases: bool,
+    /// When to look at it without a ladder.
+    pub(crate) alarm: Option<Instant>,
     /// Its end was told, although something of it cannot die or is let live.
     pub(crate) told: bool,
 }
@@ -77,6 +94,9 @@ impl Scope {
             leftovers: Vec::new(),
             leftover_count: 0,
             policy: Leftovers::Kill,
+            release: Release::None,
+            releases: false,
+            alarm: None,
             told: false,
         }
     }
@@ -99,6 +119,11 @@ impl Scope {
     /// Whether its end was told while something was let live: that it is over is told again then.
     pub(crate) fn is_kept(&self) -> bool {
         self.told && self.policy != Leftovers::Kill
+    }
+
+    /// Whether somebody waits to hear that it is over.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        !self.releases && (!self.told || self.is_kept())
     }
 
     pub(crate) fn note_leftovers(&mut self, found: Vec<Process>) {
@@ -280,8 +305,9 @@ impl Registry {
         }
     }
 
-    /// The earliest time at which a ladder has something to do.
+    /// The earliest time at which there is something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.scopes.values().filter_map(|scope| scope.ladder.as_ref()).map(Ladder::due).min()
+        let due = |scope: &Scope| scope.ladder.as_ref().map(Ladder::due).or(scope.alarm);
+        self.scopes.values().filter_map(due).min()
     }
 }

@@ -25,6 +25,7 @@ pub struct Spawn {
     pub(crate) line: Option<RawFd>,
     pub(crate) grace: Duration,
     pub(crate) leftovers: Leftovers,
+    pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
 }
 
@@ -65,6 +66,7 @@ impl Spawn {
             line: None,
             grace: DEFAULT_GRACE,
             leftovers: Leftovers::Kill,
+            release: None,
             purpose: String::new(),
         }
     }
@@ -127,6 +129,23 @@ impl Spawn {
     /// What becomes of what it leaves when it ends by itself.
     pub fn leftovers(mut self, leftovers: Leftovers) -> Self {
         self.leftovers = leftovers;
+        self
+    }
+
+    /// What the guard runs when nothing of the scope is left, in whichever way that came, the owner's death
+    /// included: for work of this child that another daemon does (a container, a build daemon). It is
+    /// killed after `deadline`; what became of it is in [`Emptied::release`](crate::Emptied::release).
+    ///
+    /// A program, by name or absolute path, and its arguments. It has the child's environment and in
+    /// `OWNERSHIP_PID` the child's number, `/` as its directory and no other descriptor than
+    /// `/dev/null`. It runs once; if both guards are killed while it runs, it is run again.
+    pub fn release<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(
+        mut self,
+        command: I,
+        deadline: Duration,
+    ) -> Self {
+        let command = command.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        self.release = Some((command, deadline));
         self
     }
 

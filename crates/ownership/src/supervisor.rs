@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
-use crate::exit::{Emptied, Exit, Process};
+use crate::exit::{Emptied, Exit, Process, Released};
 use crate::protocol::{Failure, Order, Reply, Request};
-use crate::registry::{Registry, Root, Scope, ScopeId};
+use crate::registry::{Registry, Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::wait::Dead;
@@ -24,6 +24,7 @@ use leftovers::stays;
 
 mod inheritance;
 mod leftovers;
+mod release;
 mod requests;
 
 /// Everything that can happen to a supervisor.
@@ -87,6 +88,17 @@ pub(crate) enum Effect {
         order: Box<Order>,
         fds: Vec<OwnedFd>,
     },
+    /// Run the release command of one scope as another one, inside it.
+    Release {
+        scope: ScopeId,
+        of: ScopeId,
+    },
+    /// Note what became of it, and that the scope in which it was run is dead.
+    Released {
+        scope: ScopeId,
+        by: Option<ScopeId>,
+        released: Released,
+    },
     /// Make a line for a scope without a process, and keep our end.
     OpenLine {
         scope: ScopeId,
@@ -131,6 +143,8 @@ pub(crate) enum Effect {
     Watch {
         scope: ScopeId,
         handle: Option<OwnedFd>,
+        /// Its release command.
+        command: Option<OwnedFd>,
     },
     /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
     FindStrays,
@@ -207,7 +221,7 @@ impl Supervisor {
                 let failure = Failure { phase: Phase::Request, errno: libc::EMFILE };
                 effects.push(failed_reply(line, id, failure));
             }
-            Event::Started { scope, pid } => self.started(scope, pid, &mut effects),
+            Event::Started { scope, pid } => self.started(scope, pid, now, &mut effects),
             Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
             Event::Opened { scope } => self.opened(scope, &mut effects),
             Event::LineClosed { line } => self.line_closed(line, now, &mut effects),
@@ -246,14 +260,18 @@ impl Supervisor {
         }
     }
 
-    fn started(&mut self, scope: ScopeId, pid: Pid, effects: &mut Vec<Effect>) {
+    fn started(&mut self, scope: ScopeId, pid: Pid, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get(scope).filter(|found| found.root == Root::Starting)
         else {
             return;
         };
         let (line, id) = (found.parent, found.id);
         let (ending, paused) = (found.ladder.is_some(), found.paused);
+        let releases = found.releases;
         self.registry.set_running(scope, pid);
+        if releases {
+            return self.release_started(scope, now);
+        }
         let reply = Reply::Started { id, pid, scope: scope.0 };
         effects.push(Effect::Reply { line, reply, about: Some(scope) });
         if ending {
@@ -269,7 +287,11 @@ impl Supervisor {
             return;
         }
         if let Some(removed) = self.registry.remove(scope) {
-            effects.push(failed_reply(removed.parent, removed.id, failure));
+            if removed.releases {
+                self.release_failed(removed.parent, failure, effects);
+            } else {
+                effects.push(failed_reply(removed.parent, removed.id, failure));
+            }
             effects.push(Effect::Forget { scope });
             self.settle(removed.parent, effects);
         }
@@ -327,6 +349,11 @@ impl Supervisor {
         let Dead { pid, exit } = dead;
         let root_of = self.registry.root_died(pid);
         if let Some((scope, found)) = root_of.and_then(|s| Some((s, self.registry.get(s)?))) {
+            if found.releases {
+                self.release_ended(scope, exit.status, effects);
+                effects.push(Effect::Reap { pid });
+                return vec![scope];
+            }
             let reply = Reply::Exited { id: found.id, exit };
             effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
         }
@@ -358,13 +385,18 @@ impl Supervisor {
         let Some(grace) = grace.or(self.registry.get(scope).map(|scope| scope.grace)) else {
             return;
         };
-        for scope in self.registry.with_subs(scope) {
-            self.begin(scope, grace, now, effects);
+        for sub in self.registry.with_subs(scope) {
+            if sub == scope || !self.is_releasing(sub) {
+                self.begin(sub, grace, now, effects);
+            }
         }
     }
 
     fn begin(&mut self, scope: ScopeId, grace: Duration, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get_mut(scope) else { return };
+        if found.release == Release::Running {
+            return;
+        }
         if let Some(ladder) = &mut found.ladder {
             ladder.shorten(now, grace);
             return;
@@ -384,10 +416,11 @@ impl Supervisor {
     fn settle_upwards(&mut self, mut scope: ScopeId, effects: &mut Vec<Effect>) {
         while scope != ScopeId::ALL
             && self.registry.get(scope).is_some_and(Scope::is_empty)
+            && self.is_released(scope, effects)
             && let Some(removed) = self.registry.remove(scope)
         {
             let parent = removed.parent;
-            if !removed.told || removed.is_kept() {
+            if removed.is_to_be_told() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
@@ -400,7 +433,7 @@ impl Supervisor {
         let Some(found) = self.registry.get_mut(scope).filter(|_| scope != ScopeId::ALL) else {
             return;
         };
-        if found.told {
+        if found.told || found.releases {
             return;
         }
         let Some(ladder) = found.ladder.as_mut() else {
@@ -418,7 +451,12 @@ impl Supervisor {
             return;
         }
         self.owner_gone = true;
-        let all: Vec<_> = self.registry.iter().map(|(id, scope)| (id, scope.grace)).collect();
+        let all: Vec<_> = self
+            .registry
+            .iter()
+            .filter(|(id, _)| !self.is_releasing(*id))
+            .map(|(id, scope)| (id, scope.grace))
+            .collect();
         for (scope, grace) in all {
             self.begin(scope, grace, now, effects);
         }
@@ -426,6 +464,7 @@ impl Supervisor {
     }
 
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.end_late_releases(now, effects);
         let due: Vec<_> = self.registry.iter().map(|(id, _)| id).collect();
         let (mut scopes, mut reports) = (Vec::new(), Vec::new());
         for scope in due {
@@ -470,8 +509,9 @@ fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
 }
 
 fn emptied_reply(about: ScopeId, scope: Scope, left: Vec<Process>) -> Effect {
-    let Scope { parent, id, leftovers, leftover_count, .. } = scope;
-    let emptied = Emptied { leftovers, leftover_count, left, kept: 0 };
+    let Scope { parent, id, leftovers, leftover_count, release, .. } = scope;
+    let release = if let Release::Over(released) = release { Some(released) } else { None };
+    let emptied = Emptied { leftovers, leftover_count, left, kept: 0, release };
     let reply = Reply::Emptied { id, emptied };
     Effect::Reply { line: parent, reply, about: Some(about) }
 }

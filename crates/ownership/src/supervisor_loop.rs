@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use crate::line::{self, Received};
 use crate::membership::{Identity, Protected, Source};
+use crate::peer::Held;
 use crate::protocol::Request;
 use crate::registry::ScopeId;
 use crate::succession::{Role, Succession};
@@ -27,6 +28,7 @@ mod fosters;
 mod off;
 mod peer;
 mod record;
+mod release;
 mod set_up;
 mod stock;
 mod voice;
@@ -73,8 +75,10 @@ struct Loop {
     peer: Option<Peer>,
     /// A supervisor is to be started as soon as everything that we have to say was said.
     start_due: bool,
-    /// Lines of the other guard's scopes, for the case that it dies.
-    mirrors: HashMap<ScopeId, OwnedFd>,
+    /// What the other guard holds of its scopes, for the case that it dies.
+    mirrors: HashMap<(Held, ScopeId), OwnedFd>,
+    /// Release commands of our scopes, sealed.
+    commands: HashMap<ScopeId, OwnedFd>,
     /// Whether requests on the owner's line are ours to read.
     serves: bool,
     owner: OwnedFd,
@@ -244,7 +248,7 @@ impl Loop {
             let mut heard = Vec::new();
             line.silence(&mut heard);
             self.note_heard(&heard);
-            self.unmirror(scope);
+            self.unmirror(Held::Line, scope);
             self.feed(Event::LineClosed { line: scope });
         }
     }

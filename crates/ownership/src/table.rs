@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::exit::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Released, Usage};
 use crate::protocol::{Failure, phase_of};
 use crate::registry::ScopeId;
 use crate::spawn::Leftovers;
@@ -38,6 +38,8 @@ const USER: usize = 9;
 const SYSTEM: usize = 10;
 const MEMORY: usize = 11;
 const FLAGS: usize = 12;
+const RELEASE: usize = 13;
+const RELEASED: usize = 14;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -90,6 +92,8 @@ pub(crate) enum Flag {
     Report = 1 << 7,
     /// What its process leaves lives on.
     Keep = 1 << 8,
+    /// It is the release command of its parent.
+    Releases = 1 << 9,
 }
 
 /// Number of a row.
@@ -112,6 +116,10 @@ pub(crate) struct Row {
     /// Why the process could not execute its program.
     pub(crate) failed: Option<Failure>,
     pub(crate) exit: Option<Exit>,
+    /// Deadline of its release command.
+    pub(crate) release: Option<Duration>,
+    /// What became of that.
+    pub(crate) released: Option<Released>,
     flags: u64,
 }
 
@@ -204,16 +212,10 @@ impl Table {
     /// Before the process is reaped: after that nobody could be told any more.
     pub(crate) fn set_exit(&self, slot: Slot, exit: &Exit) {
         let Exit { status, usage } = exit;
-        let (kind, number) = match status {
-            ExitStatus::Code(code) => (1, *code),
-            ExitStatus::Signal { signal, core_dumped: false } => (2, *signal),
-            ExitStatus::Signal { signal, core_dumped: true } => (3, *signal),
-            ExitStatus::Unknown => (4, 0),
-        };
         self.set(slot, USER, micros(usage.user));
         self.set(slot, SYSTEM, micros(usage.system));
         self.set(slot, MEMORY, usage.max_rss_kib);
-        self.set(slot, STATUS, kind << 32 | u64::from(number.cast_unsigned()));
+        self.set(slot, STATUS, status_word(*status));
         self.advance(slot, Stage::Dead);
     }
 
@@ -272,10 +274,12 @@ impl Table {
         self.slots_of(holder).next().is_some()
     }
 
-    /// The longest grace among the rows of this guard.
-    pub(crate) fn longest_grace(&self, holder: u32) -> Duration {
-        let graces = self.slots_of(holder).map(|slot| self.get(slot, GRACE));
-        Duration::from_micros(graces.max().unwrap_or(0))
+    /// The longest time that a row of this guard may take for its end, grace and release command.
+    pub(crate) fn longest_end(&self, holder: u32) -> Duration {
+        let ends = self
+            .slots_of(holder)
+            .map(|slot| self.get(slot, GRACE).saturating_add(self.get(slot, RELEASE)));
+        Duration::from_micros(ends.max().unwrap_or(0))
     }
 
     /// Frees what a dead guard had begun to claim, and nothing else.
@@ -316,26 +320,51 @@ impl Table {
             start: self.get(slot, START),
             failed: decode_failure(self.get(slot, FAILED)),
             exit: self.exit(slot),
+            release: self.release(slot),
+            released: self.released(slot),
             flags: self.get(slot, FLAGS),
         })
     }
 
     fn exit(&self, slot: Slot) -> Option<Exit> {
-        let status = self.get(slot, STATUS);
-        let number = low(status);
-        let status = match status >> 32 {
-            1 => ExitStatus::Code(number),
-            2 => ExitStatus::Signal { signal: number, core_dumped: false },
-            3 => ExitStatus::Signal { signal: number, core_dumped: true },
-            4 => ExitStatus::Unknown,
-            _ => return None,
-        };
+        let status = decode_status(self.get(slot, STATUS))?;
         let usage = Usage {
             user: Duration::from_micros(self.get(slot, USER)),
             system: Duration::from_micros(self.get(slot, SYSTEM)),
             max_rss_kib: self.get(slot, MEMORY),
         };
         Some(Exit { status, usage })
+    }
+
+    pub(crate) fn set_release(&self, slot: Slot, deadline: Duration) {
+        self.set(slot, RELEASE, micros(deadline).saturating_add(1));
+    }
+
+    fn release(&self, slot: Slot) -> Option<Duration> {
+        self.get(slot, RELEASE).checked_sub(1).map(Duration::from_micros)
+    }
+
+    pub(crate) fn set_released(&self, slot: Slot, released: Released) {
+        let word = match released {
+            Released::Ended(status) => status_word(status),
+            Released::TimedOut => 5 << 32,
+            Released::NotStarted { errno } => 6 << 32 | u64::from(errno.cast_unsigned()),
+        };
+        self.set(slot, RELEASED, word);
+    }
+
+    fn released(&self, slot: Slot) -> Option<Released> {
+        let word = self.get(slot, RELEASED);
+        match word >> 32 {
+            5 => Some(Released::TimedOut),
+            6 => Some(Released::NotStarted { errno: low(word) }),
+            _ => decode_status(word).map(Released::Ended),
+        }
+    }
+
+    /// The number of the process that a row is about; 0 for none.
+    pub(crate) fn pid(&self, slot: Slot) -> Pid {
+        low(self.get(slot, PID))
     }
 
     /// A number for the next guard, above all before it.
@@ -387,6 +416,28 @@ fn state(stage: u8, holder: u32) -> u64 {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Never 0.
+fn status_word(status: ExitStatus) -> u64 {
+    let (kind, number) = match status {
+        ExitStatus::Code(code) => (1, code),
+        ExitStatus::Signal { signal, core_dumped: false } => (2, signal),
+        ExitStatus::Signal { signal, core_dumped: true } => (3, signal),
+        ExitStatus::Unknown => (4, 0),
+    };
+    kind << 32 | u64::from(number.cast_unsigned())
+}
+
+fn decode_status(word: u64) -> Option<ExitStatus> {
+    let number = low(word);
+    match word >> 32 {
+        1 => Some(ExitStatus::Code(number)),
+        2 => Some(ExitStatus::Signal { signal: number, core_dumped: false }),
+        3 => Some(ExitStatus::Signal { signal: number, core_dumped: true }),
+        4 => Some(ExitStatus::Unknown),
+        _ => None,
+    }
 }
 
 /// The low half of a word, signed.

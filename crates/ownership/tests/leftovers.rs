@@ -109,7 +109,7 @@ fn the_policy_survives_a_guard() {
         // The survivor serves by then.
         let (other, _events) = start(&owner, shell("exit 0"));
         other.wait_empty().expect("empty");
-        assert!(left.lives(), "{case}");
+        assert!(left.lives(), "{case}: {emptied:?}");
         assert_eq!((emptied.kept, emptied.left.len()), (1, 1), "{case}: {emptied:?}");
         child.end(GRACE);
         gone(left);
@@ -127,6 +127,7 @@ fn what_was_let_live_survives_both_guards() {
     child.wait_empty().expect("empty");
     let stop = rustix::process::Pid::from_raw(supervisor.pid).expect("number");
     rustix::process::kill_process(stop, rustix::process::Signal::STOP).expect("stop");
+    wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
     keeper.kill();
     supervisor.kill();
     gone(supervisor);

@@ -126,17 +126,24 @@ impl Client {
         if child.pending().is_some() {
             return;
         }
-        let Terms { grace, leftovers } = child.terms;
-        let foster = |scope, pid| Request::Foster { id: child.id, scope, pid, grace, leftovers };
-        if let Some(scope) = child.kept() {
-            return line.tell(&foster(scope, 0), Vec::new());
+        let Terms { grace, leftovers, release } = &child.terms;
+        let (id, grace, leftovers) = (child.id, *grace, *leftovers);
+        let command =
+            release.as_ref().and_then(|(fd, deadline)| Some((fd.try_clone().ok()?, *deadline)));
+        let (command, release) = command.unzip();
+        let foster =
+            |scope, pid, kept| Request::Foster { id, scope, pid, grace, leftovers, release, kept };
+        if let Some((pid, scope)) = child.kept() {
+            return line.tell(&foster(scope, pid, true), command.into_iter().collect());
         }
         let held = child.running().and_then(|running| {
             let handle = running.handle.try_clone().ok()?;
-            Some((foster(running.scope, running.pid), handle))
+            Some((foster(running.scope, running.pid, false), handle))
         });
         match held {
-            Some((request, handle)) => line.tell(&request, vec![handle]),
+            Some((request, handle)) => {
+                line.tell(&request, [handle].into_iter().chain(command).collect());
+            }
             // A scope without a process was nothing but its line.
             None => {
                 lock(&self.state).children.remove(&child.id);

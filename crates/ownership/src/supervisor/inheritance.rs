@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::{Effect, Supervisor, Unknown, attribute, emptied_reply, failed_reply};
-use crate::exit::Exit;
+use crate::exit::{Exit, ExitStatus};
 use crate::protocol::Reply;
-use crate::registry::{Root, Scope, ScopeId};
+use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::sys::Pid;
 use crate::table::{Flag, Row, Stage};
 
@@ -25,7 +25,7 @@ impl Supervisor {
     ) {
         let taken: Vec<_> = rows
             .into_iter()
-            .filter(|row| self.take_row(row, foster, effects))
+            .filter(|row| self.take_row(row, foster, now, effects))
             .map(|row| (row.scope, row.has(Flag::Ending)))
             .collect();
         let left_by_the_dead = taken.iter().map(|(scope, _)| *scope).filter(|scope| {
@@ -42,7 +42,11 @@ impl Supervisor {
             burdened.extend(scopes);
         }
         for (scope, ending) in &taken {
-            if *ending || self.owner_gone {
+            if self.is_releasing(*scope) {
+                // Only its deadline ends it, and that may have come.
+                let late = ending.then_some(Duration::ZERO);
+                late.into_iter().for_each(|grace| self.end(*scope, Some(grace), now, effects));
+            } else if *ending || self.owner_gone {
                 self.end(*scope, None, now, effects);
             }
         }
@@ -54,7 +58,13 @@ impl Supervisor {
     }
 
     /// Whether there is a scope to keep.
-    fn take_row(&mut self, row: &Row, foster: bool, effects: &mut Vec<Effect>) -> bool {
+    fn take_row(
+        &mut self,
+        row: &Row,
+        foster: bool,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let scope = row.scope;
         let rootless = row.has(Flag::Rootless);
         let unborn = row.stage == Stage::Intent && (rootless || row.pid == 0);
@@ -66,7 +76,11 @@ impl Supervisor {
                 return false;
             }
             (Stage::Intent, Some(failure)) => {
-                effects.push(failed_reply(row.parent, row.id, failure));
+                if row.has(Flag::Releases) {
+                    self.release_failed(row.parent, failure, effects);
+                } else {
+                    effects.push(failed_reply(row.parent, row.id, failure));
+                }
                 effects.push(Effect::Forget { scope });
                 return false;
             }
@@ -80,6 +94,17 @@ impl Supervisor {
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
         inherited.policy = row.policy();
+        inherited.release = match (row.released, row.release) {
+            (Some(released), _) => Release::Over(released),
+            (None, Some(deadline)) => Release::Due(deadline),
+            (None, None) => Release::None,
+        };
+        if row.has(Flag::Releases) {
+            self.take_release(row, inherited, now, effects);
+            return true;
+        }
+        // It was found empty before its command was run.
+        inherited.foster &= row.released.is_none();
         let parent = inherited.parent;
         let over = row.stage == Stage::Empty;
         self.registry.inherit(scope, inherited);
@@ -93,12 +118,35 @@ impl Supervisor {
             effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
         if over && let Some(removed) = self.registry.remove(scope) {
-            if !removed.told || removed.is_kept() {
+            if removed.is_to_be_told() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
         }
         !over
+    }
+
+    /// A release command that another guard had started, or seen dead.
+    fn take_release(
+        &mut self,
+        row: &Row,
+        mut command: Scope,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        command.releases = true;
+        let (scope, of, runs) = (row.scope, command.parent, command.root != Root::Dead);
+        self.registry.inherit(scope, command);
+        let Some(found) = self.registry.get_mut(of) else { return };
+        // Nothing of it was left, or the command would not have been started.
+        found.foster = false;
+        if runs {
+            found.release = Release::Running;
+            self.release_started(scope, now);
+        } else if !matches!(found.release, Release::Over(_)) {
+            let status = row.exit.as_ref().map_or(ExitStatus::Unknown, |exit| exit.status);
+            self.release_ended(scope, status, effects);
+        }
     }
 
     /// The owner hands over a child whose guards are dead.
@@ -114,15 +162,16 @@ impl Supervisor {
             return;
         }
         child.foster = true;
-        let handle = fds.into_iter().next();
-        // What was let live, whose root is dead, has none.
-        if child.root == Root::Foster(0) {
-            (child.root, child.told) = (Root::Dead, true);
+        let mut fds = fds.into_iter();
+        // The root of what was let live is dead.
+        let handle = if child.told { None } else { fds.next() };
+        if child.told {
+            child.root = Root::Dead;
         } else if handle.is_none() {
             return;
         }
         self.registry.inherit(scope, child);
-        effects.push(Effect::Watch { scope, handle });
+        effects.push(Effect::Watch { scope, handle, command: fds.next() });
     }
 
     pub(super) fn foster_died(
@@ -135,8 +184,12 @@ impl Supervisor {
         let Some(found) = self.registry.get_mut(scope) else { return };
         if let Root::Foster(_) = found.root {
             found.root = Root::Dead;
-            let reply = Reply::Exited { id: found.id, exit };
-            effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
+            if found.releases {
+                self.release_ended(scope, exit.status, effects);
+            } else {
+                let reply = Reply::Exited { id: found.id, exit };
+                effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
+            }
             self.registry.progress(now);
             if self.registry.get(scope).is_some_and(|scope| scope.ladder.is_none()) {
                 self.left_something(scope, now, effects);

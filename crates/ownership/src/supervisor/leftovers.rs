@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Effect, Supervisor};
 use crate::exit::{Emptied, Process};
 use crate::protocol::Reply;
-use crate::registry::{Root, Scope, ScopeId};
+use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::spawn::Leftovers;
 
 impl Supervisor {
@@ -17,6 +17,9 @@ impl Supervisor {
         effects: &mut Vec<Effect>,
     ) {
         let Some(found) = self.registry.get(scope) else { return };
+        if found.release == Release::Running {
+            return;
+        }
         match found.policy {
             Leftovers::Kill => self.end(scope, None, now, effects),
             // Comes back as Event::Left.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Effect, Supervisor, failed_reply};
 use crate::protocol::{Failure, Image, Reply, Request};
-use crate::registry::{Root, Scope, ScopeId};
+use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 
 impl Supervisor {
@@ -22,7 +22,10 @@ impl Supervisor {
         }
         match request {
             Request::Spawn(order) => {
-                let carried = 1 + usize::from(order.image == Image::Open) + order.fds.len();
+                let carried = 1
+                    + usize::from(order.image == Image::Open)
+                    + order.fds.len()
+                    + usize::from(order.release.is_some());
                 let refusal = self.refusal(line, order.id).or((fds.len() != carried)
                     .then_some(Failure { phase: Phase::Request, errno: libc::EMFILE }));
                 if let Some(failure) = refusal {
@@ -31,6 +34,7 @@ impl Supervisor {
                 let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
                 if let Some(scope) = self.registry.get_mut(scope) {
                     scope.policy = order.leftovers;
+                    scope.release = order.release.map_or(Release::None, Release::Due);
                 }
                 effects.push(Effect::Spawn { scope, order, fds });
             }
@@ -69,9 +73,13 @@ impl Supervisor {
             Request::Ping { number } => {
                 effects.push(Effect::Reply { line, reply: Reply::Pong { number }, about: None });
             }
-            Request::Foster { id, scope, pid, grace, leftovers } if line == ScopeId::ALL => {
+            Request::Foster { id, scope, pid, grace, leftovers, release, kept }
+                if line == ScopeId::ALL =>
+            {
                 let mut child = Scope::new(line, id, Root::Foster(pid), grace);
                 child.policy = leftovers;
+                child.release = release.map_or(Release::None, Release::Due);
+                child.told = kept;
                 self.foster(ScopeId(scope), child, fds, effects);
             }
             Request::EndStrays if line == ScopeId::ALL => effects.push(Effect::FindStrays),

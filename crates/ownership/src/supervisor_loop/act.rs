@@ -11,9 +11,9 @@ use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
-use crate::peer::Note;
+use crate::peer::{Held, Note};
 use crate::protocol::{Failure, Order, Reply};
-use crate::registry::{Root, ScopeId};
+use crate::registry::{Release, Root, ScopeId};
 use crate::spawn::Phase;
 use crate::succession::Role;
 use crate::supervisor::{Effect, Event};
@@ -26,7 +26,9 @@ const STOP_ROUNDS: usize = 32;
 impl Loop {
     pub(super) fn act(&mut self, effect: Effect) -> Vec<Event> {
         match effect {
-            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, &fds)],
+            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, fds)],
+            Effect::Release { scope, of } => return vec![self.release(scope, of)],
+            Effect::Released { scope, by, released } => self.released(scope, by, released),
             Effect::OpenLine { scope } => return vec![self.open_line(scope)],
             Effect::Reply { line, reply, about } => self.reply(line, &reply, about),
             Effect::Terminate { scope } => self.terminate(scope),
@@ -41,7 +43,7 @@ impl Loop {
                 self.handles.remove(&pid);
             }
             Effect::Forget { scope } => self.forget(scope),
-            Effect::Watch { scope, handle } => self.watch(scope, handle),
+            Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
             Effect::FindStrays => return vec![Event::Strays { scopes: self.strays() }],
             // The keeper's word about it is the last: what it does not know is over.
             Effect::Relay { request } if self.succession.role() == Role::Supervisor => {
@@ -59,14 +61,17 @@ impl Loop {
         // Its last words may have to wait for room.
         if let Some(line) = self.lines.remove(&scope) {
             self.parting.push(line);
-            self.unmirror(scope);
+            self.unmirror(Held::Line, scope);
+        }
+        if self.commands.remove(&scope).is_some() {
+            self.unmirror(Held::Command, scope);
         }
         self.reached.remove(&scope);
         self.fosters.remove(&scope);
         self.forget_row(scope);
     }
 
-    fn spawn(&mut self, scope: ScopeId, order: &Order, fds: &[OwnedFd]) -> Event {
+    fn spawn(&mut self, scope: ScopeId, order: &Order, mut fds: Vec<OwnedFd>) -> Event {
         let failed = |errno: Errno| Event::Failed {
             scope,
             failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
@@ -83,9 +88,25 @@ impl Loop {
         let (ours, theirs) = pair.unzip();
         if let Some(ours) = ours {
             self.lines.insert(scope, Line::new(ours));
-            self.mirror(scope);
+            self.mirror(Held::Line, scope);
             self.hello(scope);
         }
+        if order.release.is_some() {
+            self.commands.extend(fds.pop().map(|command| (scope, command)));
+            self.mirror(Held::Command, scope);
+        }
+        self.launch(scope, slot, order, &fds, theirs.as_ref())
+    }
+
+    /// Starts what was ordered as the process of this scope.
+    pub(super) fn launch(
+        &mut self,
+        scope: ScopeId,
+        slot: Slot,
+        order: &Order,
+        fds: &[OwnedFd],
+        theirs: Option<&OwnedFd>,
+    ) -> Event {
         let setting = Setting {
             null: self.null.as_fd(),
             open_files: self.open_files,
@@ -93,7 +114,7 @@ impl Loop {
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
         };
         let tag = format!("{}:{}", self.owner_identity, scope.0);
-        match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
+        match launch::start_order(order, fds, theirs, &tag, &setting) {
             Ok((pid, pidfd)) => {
                 self.die_at("cloned");
                 self.handles.insert(pid, pidfd);
@@ -108,9 +129,13 @@ impl Loop {
     /// A row for a scope that the machine has.
     pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
-        let (parent, id, grace, policy) = (found.parent, found.id, found.grace, found.policy);
+        let (parent, id, grace) = (found.parent, found.id, found.grace);
+        let (policy, release) = (found.policy, found.release);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
         self.table.set_policy(slot, policy);
+        if let Release::Due(deadline) = release {
+            self.table.set_release(slot, deadline);
+        }
         self.rows.insert(scope, slot);
         Some(slot)
     }
@@ -126,7 +151,7 @@ impl Loop {
         match pair {
             Ok((ours, theirs)) => {
                 self.lines.insert(scope, Line::new(ours));
-                self.mirror(scope);
+                self.mirror(Held::Line, scope);
                 self.hello(scope);
                 self.fresh.insert(scope, theirs);
                 self.table.flag(slot, Flag::Rootless, true);

@@ -11,6 +11,7 @@ use crate::exit::{Exit, ExitStatus, Usage};
 use crate::identity::{self, Stat};
 use crate::launch::TAG;
 use crate::membership::Member;
+use crate::peer::Held;
 use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
@@ -39,7 +40,16 @@ impl Loop {
     ///
     /// Noted as what was inherited is, so that the other guard can go on with it. Without room for that it
     /// is ours alone.
-    pub(super) fn watch(&mut self, scope: ScopeId, handle: Option<OwnedFd>) {
+    pub(super) fn watch(
+        &mut self,
+        scope: ScopeId,
+        handle: Option<OwnedFd>,
+        command: Option<OwnedFd>,
+    ) {
+        if let Some(command) = command {
+            self.commands.insert(scope, command);
+            self.mirror(Held::Command, scope);
+        }
         let slot = self.claim(scope);
         let held = handle.and_then(|handle| {
             let pid = identity::pid_of(handle.as_fd())?;

@@ -10,7 +10,7 @@ use crate::exit::ExitStatus;
 use crate::identity::Stat;
 use crate::launch;
 use crate::line::{self, Received};
-use crate::peer::Note;
+use crate::peer::{Held, Note};
 use crate::program::SUPERVISOR_ROLE;
 use crate::registry::ScopeId;
 use crate::succession::{Gone, Step};
@@ -52,20 +52,21 @@ impl Loop {
     }
 
     /// At once: what it is about may be all that is left of us a moment later.
-    pub(super) fn mirror(&mut self, scope: ScopeId) {
-        let Some(copy) = self.lines.get(&scope).and_then(|line| line.socket.try_clone().ok())
-        else {
-            return;
+    pub(super) fn mirror(&mut self, held: Held, scope: ScopeId) {
+        let fd = match held {
+            Held::Line => self.lines.get(&scope).map(|line| &line.socket),
+            Held::Command => self.commands.get(&scope),
         };
-        self.tell_peer(&Note::Mirror(scope), vec![copy]);
+        let Some(copy) = fd.and_then(|fd| fd.try_clone().ok()) else { return };
+        self.tell_peer(&Note::Mirror(held, scope), vec![copy]);
         if let Some(peer) = &mut self.peer {
             peer.link.flush(&mut Vec::new());
         }
     }
 
-    pub(super) fn unmirror(&mut self, scope: ScopeId) {
+    pub(super) fn unmirror(&mut self, held: Held, scope: ScopeId) {
         if scope != ScopeId::ALL {
-            self.tell_peer(&Note::Unmirror(scope), Vec::new());
+            self.tell_peer(&Note::Unmirror(held, scope), Vec::new());
         }
     }
 
@@ -99,10 +100,10 @@ impl Loop {
 
     fn take_note(&mut self, note: Note, fds: Vec<OwnedFd>) {
         match note {
-            Note::Mirror(scope) => {
-                self.mirrors.extend(fds.into_iter().next().map(|fd| (scope, fd)));
+            Note::Mirror(held, scope) => {
+                self.mirrors.extend(fds.into_iter().next().map(|fd| ((held, scope), fd)));
             }
-            Note::Unmirror(scope) => drop(self.mirrors.remove(&scope)),
+            Note::Unmirror(held, scope) => drop(self.mirrors.remove(&(held, scope))),
             Note::Relay(request) => {
                 self.feed(Event::Request { line: ScopeId::ALL, request, fds });
             }
@@ -172,6 +173,9 @@ impl Loop {
     fn take_row(&mut self, row: &Row, foster: bool) {
         self.table.take_over(row.slot, self.generation);
         self.rows.insert(row.scope, row.slot);
+        if let Some(command) = self.mirrors.remove(&(Held::Command, row.scope)) {
+            self.commands.insert(row.scope, command);
+        }
         if foster && !row.has(Flag::Rootless) {
             self.table.flag(row.slot, Flag::Foster, true);
         }
@@ -204,7 +208,7 @@ impl Loop {
     /// A scope that was taken over keeps its line; who is at its other end is told.
     fn take_line(&mut self, scope: ScopeId) {
         let kept = self.machine.registry().get(scope).is_some();
-        match self.mirrors.remove(&scope).filter(|_| kept) {
+        match self.mirrors.remove(&(Held::Line, scope)).filter(|_| kept) {
             Some(socket) => {
                 self.lines.insert(scope, Line::new(socket));
                 self.hello(scope);
@@ -229,9 +233,11 @@ impl Loop {
             Some(peer) => {
                 self.peer = Some(peer);
                 self.succession.started(now());
-                let scopes: Vec<_> = self.lines.keys().copied().collect();
-                for scope in scopes.into_iter().filter(|scope| *scope != ScopeId::ALL) {
-                    self.mirror(scope);
+                let lines = self.lines.keys().filter(|scope| **scope != ScopeId::ALL);
+                let lines = lines.map(|scope| (Held::Line, *scope));
+                let commands = self.commands.keys().map(|scope| (Held::Command, *scope));
+                for (held, scope) in lines.chain(commands).collect::<Vec<_>>() {
+                    self.mirror(held, scope);
                 }
             }
             None => self.serve_alone(),
@@ -241,7 +247,7 @@ impl Loop {
     fn try_start(&mut self) -> Option<Peer> {
         let control = self.lines.get(&ScopeId::ALL)?;
         let (ours, theirs) = line::pair().ok()?;
-        let role = format!("{SUPERVISOR_ROLE}={}", self.generation);
+        let role = format!("{SUPERVISOR_ROLE}={}.{}", self.generation, set_up::owner_number());
         let mut argv = vec![b"minder".to_vec(), role.into_bytes()];
         argv.extend(set_up::trailing_args());
         self.table.set_keeper(self.generation);
@@ -282,7 +288,7 @@ impl Loop {
     pub(super) fn watch_the_other(&mut self) {
         let Some(peer) = &self.peer else { return };
         let sweeping = self.table.is_sweeping(peer.generation);
-        let grace = self.table.longest_grace(peer.generation);
+        let grace = self.table.longest_end(peer.generation);
         for step in self.succession.tick(sweeping, grace, now()) {
             self.signal_peer(step);
         }

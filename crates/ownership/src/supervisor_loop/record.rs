@@ -78,9 +78,12 @@ impl Loop {
 }
 
 impl Off {
-    /// Kills this process at the step that the test names; only the first two guards of an owner.
+    /// Kills this process at the step that the test names; only the first two guards of an owner, and with
+    /// `2:` before the step only the second.
     pub(super) fn die_at(&self, step: &str, generation: u32) {
-        if self.die_at.as_deref() == Some(step) && generation <= 2 {
+        let Some(wanted) = self.die_at.as_deref() else { return };
+        let (wanted, first) = wanted.strip_prefix("2:").map_or((wanted, 1), |wanted| (wanted, 2));
+        if wanted == step && (first..=2).contains(&generation) {
             let own = rustix::process::getpid();
             let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
         }
