@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
-use crate::protocol::{Failure, Order};
+use crate::protocol::{Adopted, Failure, Order};
 use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
 
@@ -38,6 +38,8 @@ pub(crate) struct Terms {
     pub(crate) leftovers: Leftovers,
     /// Its release command, sealed, and the deadline of that.
     pub(crate) release: Option<(OwnedFd, Duration)>,
+    /// It is a group that something else started.
+    pub(crate) group: Option<Adopted>,
 }
 
 impl Terms {
@@ -50,7 +52,7 @@ impl Terms {
             })
         });
         let (grace, leftovers) = (order.grace, order.leftovers);
-        Ok(Self { grace, leftovers, release: command.transpose()? })
+        Ok(Self { grace, leftovers, release: command.transpose()?, group: None })
     }
 }
 
@@ -82,6 +84,8 @@ pub(crate) struct Wanted {
     /// That it ends, with this grace.
     pub(crate) end: Option<Duration>,
     pub(crate) paused: bool,
+    /// That it is let go: at once, or once it is empty.
+    pub(crate) disown: Option<bool>,
 }
 
 /// A process that another guard may take over.
@@ -249,7 +253,8 @@ impl Child {
         if pending {
             return self.answer(Err(supervisor_error("its guards died", None)));
         }
-        if let Some(handle) = handle {
+        // What something else started is not ours to kill while the owner lives.
+        if let Some(handle) = handle.filter(|_| self.terms.group.is_none()) {
             // Fails only when it is dead already.
             let _ = signal::send(handle.as_fd(), libc::SIGKILL);
         }

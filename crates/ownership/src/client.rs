@@ -31,6 +31,7 @@ use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
 
+mod groups;
 mod succession;
 
 /// One owner; all clones of an [`crate::Owner`] share it.
@@ -64,6 +65,10 @@ struct State {
     /// A given line that nobody reads yet.
     given: Option<OwnedFd>,
     children: HashMap<u64, Arc<Child>>,
+    /// Adopted groups by the numbers of their leaders.
+    groups: HashMap<Pid, Arc<Child>>,
+    /// The last mark that was given out.
+    last_mark: u64,
     last_id: u64,
     /// Number of the last guard that said hello.
     generation: u32,
@@ -115,7 +120,7 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let request = |id| Request::Open { id, grace };
-        let terms = Terms { grace, leftovers: Leftovers::Kill, release: None };
+        let terms = Terms { grace, leftovers: Leftovers::Kill, release: None, group: None };
         self.ask((PathBuf::new(), None, terms), on_event, Vec::new(), request)
     }
 
@@ -251,6 +256,7 @@ impl Client {
                     _ => self.child(id),
                 };
                 if let Some(child) = child {
+                    self.forget_group(&child);
                     child.tell(ChildEvent::Emptied(emptied));
                 }
             }

@@ -12,6 +12,7 @@
 
 pub mod exempt;
 pub mod exit;
+pub mod group;
 pub mod inherit;
 #[cfg(target_os = "linux")]
 pub mod journal;
@@ -68,6 +69,7 @@ mod table;
 
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
+pub use group::GroupError;
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};
 #[cfg(all(target_os = "linux", feature = "ledger"))]

@@ -12,11 +12,13 @@ pub(crate) enum Held {
     Line = 1,
     /// Its release command.
     Command = 2,
+    /// The handle of the leader of an adopted group.
+    Group = 3,
 }
 
 impl Held {
     fn of(number: u8) -> Option<Self> {
-        [Self::Line, Self::Command].into_iter().find(|held| *held as u8 == number)
+        [Self::Line, Self::Command, Self::Group].into_iter().find(|held| *held as u8 == number)
     }
 }
 

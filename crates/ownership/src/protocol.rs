@@ -65,6 +65,17 @@ pub(crate) enum Request {
         release: Option<Duration>,
         kept: bool,
     },
+    /// A group that something else started, with the handle of its leader. Answered as a start is.
+    Adopt {
+        id: u64,
+        group: Adopted,
+        grace: Duration,
+    },
+    /// That group is not owned any more, or not once nobody in it lives.
+    Disown {
+        id: u64,
+        once_empty: bool,
+    },
     /// What carries this owner's mark and belongs to no scope that is known is to be ended.
     EndStrays,
 }
@@ -86,6 +97,18 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+}
+
+/// A process group that something else started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    pub(crate) leader: Pid,
+    /// Start time of the leader.
+    pub(crate) start: u64,
+    /// Whether it leads a session too.
+    pub(crate) session: bool,
+    /// The mark in its environment; 0 for none.
+    pub(crate) mark: u64,
 }
 
 /// A release command, as it stands in its sealed memfd.
@@ -190,6 +213,15 @@ impl Request {
                 .deadline(*release)
                 .byte(u8::from(*kept)),
             Self::EndStrays => to.byte(9),
+            Self::Adopt { id, group: Adopted { leader, start, session, mark }, grace } => to
+                .byte(10)
+                .long(*id)
+                .signed(*leader)
+                .long(*start)
+                .byte(u8::from(*session))
+                .long(*mark)
+                .duration(*grace),
+            Self::Disown { id, once_empty } => to.byte(11).long(*id).byte(u8::from(*once_empty)),
         };
         to.bytes
     }
@@ -214,6 +246,17 @@ impl Request {
                 kept: from.flag()?,
             },
             9 => Self::EndStrays,
+            10 => Self::Adopt {
+                id: from.long()?,
+                group: Adopted {
+                    leader: from.signed()?,
+                    start: from.long()?,
+                    session: from.flag()?,
+                    mark: from.long()?,
+                },
+                grace: from.duration()?,
+            },
+            11 => Self::Disown { id: from.long()?, once_empty: from.flag()? },
             _ => return None,
         };
         from.finish(request)

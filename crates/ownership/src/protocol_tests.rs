@@ -45,6 +45,14 @@ fn requests() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|number| Request::Ping { number }),
         fosters(),
         Just(Request::EndStrays),
+        (any::<u64>(), any::<i32>(), any::<[u64; 2]>(), any::<bool>(), durations()).prop_map(
+            |(id, leader, [start, mark], session, grace)| {
+                let group = Adopted { leader, start, session, mark };
+                Request::Adopt { id, group, grace }
+            }
+        ),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(id, once_empty)| Request::Disown { id, once_empty }),
     ]
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum Root {
     Running(Pid),
     /// Runs, and is not a child of ours: the guard that was its parent is dead.
     Foster(Pid),
+    /// Leads, or led, a group that something else started. Whether it lives is of no concern.
+    Group(Pid),
     /// Dead; what it left may still be there.
     Dead,
 }
@@ -73,6 +75,8 @@ pub(crate) struct Scope {
     pub(crate) release: Release,
     /// It is the release command of what it is in: nobody is told of it.
     pub(crate) releases: bool,
+    /// An adopted group that is let go when nobody in it lives.
+    pub(crate) once_empty: bool,
     /// When to look at it without a ladder.
     pub(crate) alarm: Option<Instant>,
     /// Its end was told, although something of it cannot die or is let live.
@@ -96,6 +100,7 @@ impl Scope {
             policy: Leftovers::Kill,
             release: Release::None,
             releases: false,
+            once_empty: false,
             alarm: None,
             told: false,
         }
@@ -105,7 +110,7 @@ impl Scope {
     /// and each left its own children to us before that.
     pub(crate) fn is_empty(&self) -> bool {
         let rootless = self.root == Root::None && self.ladder.is_some();
-        (rootless || self.root == Root::Dead)
+        (rootless || matches!(self.root, Root::Dead | Root::Group(_)))
             && self.orphans.is_empty()
             && self.subs.is_empty()
             && !self.foster

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
 use crate::exit::{Emptied, Exit, Process, Released};
-use crate::protocol::{Failure, Order, Reply, Request};
+use crate::protocol::{Adopted, Failure, Order, Reply, Request};
 use crate::registry::{Registry, Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 use crate::sys::Pid;
@@ -22,6 +22,7 @@ use crate::table::Row;
 
 use leftovers::stays;
 
+mod groups;
 mod inheritance;
 mod leftovers;
 mod release;
@@ -146,6 +147,17 @@ pub(crate) enum Effect {
         /// Its release command.
         command: Option<OwnedFd>,
     },
+    /// Hold a group that something else started by the handle of its leader.
+    Adopt {
+        scope: ScopeId,
+        group: Adopted,
+        handle: OwnedFd,
+    },
+    /// Note that it is let go once nobody in it lives, and see who does; comes back as [`Event::Left`] or
+    /// [`Event::Vanished`].
+    LetGoOnceEmpty {
+        scope: ScopeId,
+    },
     /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
     FindStrays,
     /// It is about a scope that must be the other guard's.
@@ -233,7 +245,7 @@ impl Supervisor {
                     scope.note_leftovers(members);
                 }
             }
-            Event::Left { scope, members } => self.left(scope, members, &mut effects),
+            Event::Left { scope, members } => self.left(scope, members, now, &mut effects),
             Event::Inherit { rows, foster, unknown, suspects } => {
                 self.inherit(rows, foster, unknown, &suspects, now, &mut effects);
             }
@@ -429,7 +441,14 @@ impl Supervisor {
     }
 
     /// Something cannot die: its end is told all the same, and it is waited for.
-    fn left(&mut self, scope: ScopeId, left: Vec<Process>, effects: &mut Vec<Effect>) {
+    fn left(
+        &mut self,
+        scope: ScopeId,
+        left: Vec<Process>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.look_later(scope, now);
         let Some(found) = self.registry.get_mut(scope).filter(|_| scope != ScopeId::ALL) else {
             return;
         };
@@ -465,6 +484,7 @@ impl Supervisor {
 
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.end_late_releases(now, effects);
+        self.look_at_groups(now, effects);
         let due: Vec<_> = self.registry.iter().map(|(id, _)| id).collect();
         let (mut scopes, mut reports) = (Vec::new(), Vec::new());
         for scope in due {

@@ -25,6 +25,7 @@ use crate::table::{Slot, Table};
 
 mod act;
 mod fosters;
+mod groups;
 mod off;
 mod peer;
 mod record;
@@ -36,6 +37,8 @@ mod voice;
 pub(crate) use set_up::{run_keeper, run_supervisor};
 
 use fosters::Foster;
+pub(crate) use groups::FIRST_MARK;
+use groups::Group;
 use off::Off;
 use peer::Peer;
 use voice::Line;
@@ -96,6 +99,8 @@ struct Loop {
     handles: HashMap<Pid, OwnedFd>,
     /// Roots that are no children of ours.
     fosters: HashMap<ScopeId, Foster>,
+    /// Groups that something else started.
+    groups: HashMap<ScopeId, Group>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.
@@ -138,6 +143,9 @@ impl Loop {
             self.hear_peer(ready.peer, ready.link);
             for foster in ready.fosters {
                 self.foster_died(foster);
+            }
+            for leader in ready.leaders {
+                self.leader_died(leader);
             }
             for line in ready.lines {
                 self.listen(line);
@@ -185,6 +193,9 @@ impl Loop {
         }
         for (scope, foster) in &self.fosters {
             watched.add(&foster.handle, PollFlags::IN, Of::Foster(*scope));
+        }
+        for (scope, group) in self.groups.iter().filter(|(_, group)| !group.leader_died) {
+            watched.add(&group.handle, PollFlags::IN, Of::Leader(*scope));
         }
         for (scope, line) in &self.lines {
             let listens = *scope != ScopeId::ALL || self.serves;
@@ -273,6 +284,7 @@ struct Ready {
     peer: bool,
     link: bool,
     fosters: Vec<ScopeId>,
+    leaders: Vec<ScopeId>,
     lines: Vec<ScopeId>,
 }
 
@@ -284,6 +296,7 @@ enum Of {
     Peer,
     Link,
     Foster(ScopeId),
+    Leader(ScopeId),
     Line(ScopeId),
     Parting,
 }
@@ -316,9 +329,10 @@ impl<'a> Watched<'a> {
                 Of::Peer => ready.peer = heard,
                 Of::Link => ready.link = heard,
                 Of::Foster(scope) if heard => ready.fosters.push(scope),
+                Of::Leader(scope) if heard => ready.leaders.push(scope),
                 Of::Line(scope) if heard => ready.lines.push(scope),
                 // What waits to be said is said at the next flush.
-                Of::Foster(_) | Of::Line(_) | Of::Parting => {}
+                Of::Foster(_) | Of::Leader(_) | Of::Line(_) | Of::Parting => {}
             }
         }
         ready

@@ -40,6 +40,7 @@ const MEMORY: usize = 11;
 const FLAGS: usize = 12;
 const RELEASE: usize = 13;
 const RELEASED: usize = 14;
+const MARK: usize = 15;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -94,6 +95,12 @@ pub(crate) enum Flag {
     Keep = 1 << 8,
     /// It is the release command of its parent.
     Releases = 1 << 9,
+    /// A group that something else started.
+    Group = 1 << 10,
+    /// Its leader leads a session too.
+    Session = 1 << 11,
+    /// It is let go when nobody in it lives.
+    OnceEmpty = 1 << 12,
 }
 
 /// Number of a row.
@@ -120,6 +127,8 @@ pub(crate) struct Row {
     pub(crate) release: Option<Duration>,
     /// What became of that.
     pub(crate) released: Option<Released>,
+    /// The mark of an adopted group; 0 for none.
+    pub(crate) mark: u64,
     flags: u64,
 }
 
@@ -322,6 +331,7 @@ impl Table {
             exit: self.exit(slot),
             release: self.release(slot),
             released: self.released(slot),
+            mark: self.get(slot, MARK),
             flags: self.get(slot, FLAGS),
         })
     }
@@ -360,6 +370,10 @@ impl Table {
             6 => Some(Released::NotStarted { errno: low(word) }),
             _ => decode_status(word).map(Released::Ended),
         }
+    }
+
+    pub(crate) fn set_mark(&self, slot: Slot, mark: u64) {
+        self.set(slot, MARK, mark);
     }
 
     /// The number of the process that a row is about; 0 for none.

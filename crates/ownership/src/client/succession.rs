@@ -86,7 +86,10 @@ impl Client {
     fn say_what_is_wanted(&self, line: &Connection) {
         let children: Vec<_> = lock(&self.state).children.values().cloned().collect();
         for child in children {
-            let Wanted { end, paused } = child.want(|_| ());
+            let Wanted { end, paused, disown } = child.want(|_| ());
+            if let Some(once_empty) = disown {
+                line.tell(&Request::Disown { id: child.id, once_empty }, Vec::new());
+            }
             if paused {
                 line.tell(&Request::Pause { id: child.id }, Vec::new());
             }
@@ -126,7 +129,7 @@ impl Client {
         if child.pending().is_some() {
             return;
         }
-        let Terms { grace, leftovers, release } = &child.terms;
+        let Terms { grace, leftovers, release, group } = &child.terms;
         let (id, grace, leftovers) = (child.id, *grace, *leftovers);
         let command =
             release.as_ref().and_then(|(fd, deadline)| Some((fd.try_clone().ok()?, *deadline)));
@@ -138,7 +141,10 @@ impl Client {
         }
         let held = child.running().and_then(|running| {
             let handle = running.handle.try_clone().ok()?;
-            Some((foster(running.scope, running.pid, false), handle))
+            Some(match *group {
+                Some(group) => (Request::Adopt { id, group, grace }, handle),
+                None => (foster(running.scope, running.pid, false), handle),
+            })
         });
         match held {
             Some((request, handle)) => {

@@ -85,6 +85,7 @@ impl Supervisor {
                 return false;
             }
             (Stage::Intent | Stage::Alive | Stage::Empty, _) if rootless => Root::None,
+            (Stage::Intent | Stage::Alive, _) if row.has(Flag::Group) => Root::Group(row.pid),
             (Stage::Intent | Stage::Alive, _) if foster => Root::Foster(row.pid),
             (Stage::Intent | Stage::Alive, _) => Root::Running(row.pid),
             (Stage::Dead | Stage::Empty, _) => Root::Dead,
@@ -94,6 +95,8 @@ impl Supervisor {
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
         inherited.policy = row.policy();
+        inherited.once_empty = row.has(Flag::OnceEmpty);
+        inherited.alarm = inherited.once_empty.then_some(now);
         inherited.release = match (row.released, row.release) {
             (Some(released), _) => Release::Over(released),
             (None, Some(deadline)) => Release::Due(deadline),
@@ -198,7 +201,13 @@ impl Supervisor {
     }
 
     pub(super) fn vanished(&mut self, scope: ScopeId, effects: &mut Vec<Effect>) {
-        if let Some(found) = self.registry.get_mut(scope).filter(|scope| scope.root == Root::Dead) {
+        // A group is ours until it is to be ended, or let go once it is empty.
+        let is_over = |scope: &&mut Scope| match scope.root {
+            Root::Dead => true,
+            Root::Group(_) => scope.once_empty || scope.ladder.is_some(),
+            Root::None | Root::Starting | Root::Running(_) | Root::Foster(_) => false,
+        };
+        if let Some(found) = self.registry.get_mut(scope).filter(is_over) {
             found.foster = false;
             self.settle(scope, effects);
         }

@@ -45,7 +45,10 @@ impl Supervisor {
                 let scope = self.registry.add(line, id, Root::None, grace);
                 effects.push(Effect::OpenLine { scope });
             }
-            Request::End { id, .. } | Request::Pause { id } | Request::Resume { id }
+            Request::End { id, .. }
+            | Request::Pause { id }
+            | Request::Resume { id }
+            | Request::Disown { id, .. }
                 if line == ScopeId::ALL && self.registry.find(line, id).is_none() =>
             {
                 effects.push(Effect::Relay { request });
@@ -83,8 +86,18 @@ impl Supervisor {
                 self.foster(ScopeId(scope), child, fds, effects);
             }
             Request::EndStrays if line == ScopeId::ALL => effects.push(Effect::FindStrays),
+            Request::Adopt { id, group, grace } if line == ScopeId::ALL => {
+                self.adopt(id, group, grace, fds, now, effects);
+            }
+            Request::Disown { id, once_empty } if line == ScopeId::ALL => {
+                self.disown(id, once_empty, effects);
+            }
+            Request::Adopt { id, .. } => {
+                let failure = Failure { phase: Phase::Request, errno: libc::EPERM };
+                effects.push(failed_reply(line, id, failure));
+            }
             // A child has no children that are not ours.
-            Request::Foster { .. } | Request::EndStrays => {}
+            Request::Foster { .. } | Request::EndStrays | Request::Disown { .. } => {}
         }
     }
 

@@ -44,6 +44,8 @@ impl Loop {
             }
             Effect::Forget { scope } => self.forget(scope),
             Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
+            Effect::Adopt { scope, group, handle } => self.own_group(scope, group, handle),
+            Effect::LetGoOnceEmpty { scope } => return self.let_go_once_empty(scope),
             Effect::FindStrays => return vec![Event::Strays { scopes: self.strays() }],
             // The keeper's word about it is the last: what it does not know is over.
             Effect::Relay { request } if self.succession.role() == Role::Supervisor => {
@@ -68,6 +70,9 @@ impl Loop {
         }
         self.reached.remove(&scope);
         self.fosters.remove(&scope);
+        if self.groups.remove(&scope).is_some() {
+            self.unmirror(Held::Group, scope);
+        }
         self.forget_row(scope);
     }
 
@@ -195,6 +200,7 @@ impl Loop {
                 let held = match self.machine.registry().get(scope)?.root {
                     Root::Running(pid) => self.handles.get(&pid),
                     Root::Foster(_) => self.fosters.get(&scope).map(|foster| &foster.handle),
+                    Root::Group(_) => self.groups.get(&scope).map(|group| &group.handle),
                     Root::None | Root::Starting | Root::Dead => Some(&self.null),
                 };
                 held.unwrap_or(&self.null).try_clone().ok()
@@ -223,17 +229,23 @@ impl Loop {
         } else if let Some(foster) = self.fosters.get(&scope) {
             // Never by number: nobody pins that of a foster. Before Linux 6.9 the walk reaches it.
             let _ = signal::send_group(foster.handle.as_fd(), number);
+        } else if let Some(group) = self.groups.get(&scope) {
+            // The same.
+            let _ = signal::send_group(group.handle.as_fd(), number);
         }
     }
 
     /// What follows TERM, so that a stopped process comes to it.
-    fn term_and_cont(&self) -> &'static [i32] {
+    pub(super) fn term_and_cont(&self) -> &'static [i32] {
         if self.off.cont { &[libc::SIGTERM] } else { &[libc::SIGTERM, libc::SIGCONT] }
     }
 
     fn terminate(&mut self, scope: ScopeId) {
         self.die_at("ending");
         self.flag(scope, Flag::Ending, true);
+        if self.groups.contains_key(&scope) {
+            return self.terminate_group(scope);
+        }
         let leader = self.group(scope).and(self.stems(scope).first().copied());
         for number in self.term_and_cont() {
             self.send_group(scope, *number);
@@ -246,7 +258,7 @@ impl Loop {
         let Some(scope) = self.machine.registry().get(scope) else { return Vec::new() };
         let root = match scope.root {
             Root::Running(pid) => Some(pid),
-            Root::None | Root::Starting | Root::Foster(_) | Root::Dead => None,
+            Root::None | Root::Starting | Root::Foster(_) | Root::Group(_) | Root::Dead => None,
         };
         root.into_iter().chain(scope.orphans.iter().copied()).collect()
     }
@@ -275,7 +287,7 @@ impl Loop {
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
     /// kept by a tracer after its death) is named by its number alone.
-    fn survey(&mut self, scope: ScopeId) -> Vec<Event> {
+    pub(super) fn survey(&mut self, scope: ScopeId) -> Vec<Event> {
         let scopes = self.machine.registry().with_subs(scope);
         let alive: Vec<_> = scopes
             .iter()

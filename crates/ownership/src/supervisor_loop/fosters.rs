@@ -7,9 +7,10 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Loop;
+use super::groups::FIRST_MARK;
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::identity::{self, Stat};
-use crate::launch::TAG;
+use crate::launch;
 use crate::membership::Member;
 use crate::peer::Held;
 use crate::registry::{Root, ScopeId};
@@ -99,22 +100,32 @@ impl Loop {
 
     /// Everything of such a scope: its root, what carries its mark, and what stands below these.
     pub(super) fn foster_members(&self, scope: ScopeId) -> Vec<Member> {
+        if self.groups.contains_key(&scope) {
+            return self.group_members(scope);
+        }
         let root = self.fosters.get(&scope).map(|foster| foster.member.clone());
-        let mut members: Vec<Member> = Vec::new();
-        for top in root.into_iter().chain(self.marked(|marked| marked == scope)) {
+        let tops = root.into_iter().chain(self.marked(|marked| marked == scope));
+        let mut members = self.below(tops);
+        let mut seen = HashSet::new();
+        members.retain(|member| seen.insert(member.identity()));
+        members
+    }
+
+    /// These and everything below them.
+    pub(super) fn below(&self, tops: impl IntoIterator<Item = Member>) -> Vec<Member> {
+        let mut members = Vec::new();
+        for top in tops {
             let below = self.source.walk([top.pid], |_| ());
             // Another process may have its number by now.
             if below.first().is_some_and(|first| first.identity() == top.identity()) {
                 members.extend(below);
             }
         }
-        let mut seen = HashSet::new();
-        members.retain(|member| seen.insert(member.identity()));
         members
     }
 
     /// Processes whose environment names a scope that is asked for.
-    fn marked(&self, wanted: impl Fn(ScopeId) -> bool) -> Vec<Member> {
+    pub(super) fn marked(&self, wanted: impl Fn(ScopeId) -> bool) -> Vec<Member> {
         numbers_of_all()
             .filter_map(|pid| {
                 let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
@@ -126,36 +137,33 @@ impl Loop {
     }
 
     /// Started from inside such a scope, a guard may carry its mark.
-    fn is_guard(&self, pid: Pid) -> bool {
+    pub(super) fn is_guard(&self, pid: Pid) -> bool {
         pid == identity::own_pid() || self.is_peer(pid)
     }
 
-    /// Scopes that the marks of living processes name and that neither guard knows.
+    /// Scopes that the marks of living processes name and that neither guard knows. What the owner has
+    /// started itself is no stray.
     pub(super) fn strays(&self) -> Vec<ScopeId> {
         let mut known: HashSet<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
         let found: HashSet<_> = self
-            .marked(|tag| !known.contains(&tag))
+            .marked(|tag| !known.contains(&tag) && tag.0 < FIRST_MARK)
             .iter()
             .filter_map(|member| self.tag_of(member.pid))
-            .filter(|tag| !known.contains(tag))
+            .filter(|tag| !known.contains(tag) && tag.0 < FIRST_MARK)
             .collect();
         found.into_iter().collect()
     }
 
     /// The scope that a process's environment names, if it is one of ours.
     pub(super) fn tag_of(&self, pid: Pid) -> Option<ScopeId> {
-        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let prefix = format!("{TAG}={}:", self.owner_identity);
-        let tag =
-            environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
-        std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
+        launch::tag_of(pid, &self.owner_identity)
     }
 }
 
-fn numbers_of_all() -> impl Iterator<Item = Pid> {
+pub(super) fn numbers_of_all() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }

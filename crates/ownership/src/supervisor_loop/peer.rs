@@ -56,6 +56,7 @@ impl Loop {
         let fd = match held {
             Held::Line => self.lines.get(&scope).map(|line| &line.socket),
             Held::Command => self.commands.get(&scope),
+            Held::Group => self.groups.get(&scope).map(|group| &group.handle),
         };
         let Some(copy) = fd.and_then(|fd| fd.try_clone().ok()) else { return };
         self.tell_peer(&Note::Mirror(held, scope), vec![copy]);
@@ -185,7 +186,9 @@ impl Loop {
         {
             return;
         }
-        if foster {
+        if row.has(Flag::Group) {
+            self.take_group(row);
+        } else if foster {
             self.foster(row.scope, row.pid, row.start);
         } else if let Ok(handle) = wait::open_child(row.pid) {
             self.handles.insert(row.pid, handle);
@@ -236,7 +239,8 @@ impl Loop {
                 let lines = self.lines.keys().filter(|scope| **scope != ScopeId::ALL);
                 let lines = lines.map(|scope| (Held::Line, *scope));
                 let commands = self.commands.keys().map(|scope| (Held::Command, *scope));
-                for (held, scope) in lines.chain(commands).collect::<Vec<_>>() {
+                let groups = self.groups.keys().map(|scope| (Held::Group, *scope));
+                for (held, scope) in lines.chain(commands).chain(groups).collect::<Vec<_>>() {
                     self.mirror(held, scope);
                 }
             }

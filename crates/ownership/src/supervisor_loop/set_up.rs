@@ -135,6 +135,7 @@ impl Loop {
             parting: Vec::new(),
             handles: HashMap::new(),
             fosters: HashMap::new(),
+            groups: HashMap::new(),
             fresh: HashMap::new(),
             reached: HashMap::new(),
             source: if off.lists { Source::Scan } else { Source::probe() },
