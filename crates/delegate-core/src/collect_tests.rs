@@ -239,7 +239,7 @@ fn the_other_ends_have_their_own_words() {
     let rows = [
         (never, Status::Interrupted, "before its turn", None),
         (start, Status::Error, "start limit of 60 s", Some(Cause::StartTimeout)),
-        (lost, Status::Error, "supervisor is gone", Some(Cause::Lost)),
+        (lost, Status::Error, "guards were killed", Some(Cause::Lost)),
         (left, Status::Timeout, "abandoned", Some(Cause::Abandoned)),
     ];
     for (facts, status, text, cause) in rows {

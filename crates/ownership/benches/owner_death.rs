@@ -1,79 +1,121 @@
-//! How long an owner's children outlive it: SIGKILL of the owner → the last of 1, 10, 100 children
-//! is gone. `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS]`; medians and minima.
+//! How long an owner's children outlive it, and what their guards cost while nothing happens: ours beside a
+//! bare C supervisor and a dash script (`peers/`), in turn, in one run.
+//!
+//! `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS [obey|escape|ignore|idle]]`; medians,
+//! minima, and the ratio of the minima to the C supervisor's. The peers know groups alone, so they are told of
+//! every session that escapes from theirs; ours finds them.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts the owner bare")]
-#![expect(clippy::print_stdout, reason = "a table is what it is for")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a table is what it is for")]
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
-use ownership::{Owner, Program, Spawn};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+#[path = "support/idle.rs"]
+mod idle;
+#[path = "support/owners.rs"]
+mod owners;
+#[path = "../tests/support/process.rs"]
+mod process;
 
-/// The role of the owner that is killed; the number of children follows.
-const OWNER: &str = "@bench-owner";
+use owners::{Kind, Peers, Shape};
+
 const ROUNDS: usize = 15;
+
+/// Rounds that take a whole grace each.
+const LONG_ROUNDS: usize = 3;
+
+/// The grace that the peers have built in.
+const GRACE: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
     if let Some(code) = ownership::owner::run_if_asked() {
         return code;
     }
-    let arguments: Vec<String> = std::env::args().collect();
-    if arguments.get(1).is_some_and(|role| role == OWNER) {
-        own(arguments[2].parse().expect("a number of children"));
-        return ExitCode::SUCCESS;
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|role| role == owners::ROLE) {
+        return owners::own(&arguments[1..]);
     }
     let rounds = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS);
-    println!("owner SIGKILL to the last child gone, {rounds} rounds; median / minimum in µs");
-    let mut taken = [(1, Vec::new()), (10, Vec::new()), (100, Vec::new())];
-    for _ in 0..rounds {
-        for (children, times) in &mut taken {
-            times.push(death(*children));
-        }
+    let only = |part: &str| {
+        let parts = ["obey", "escape", "ignore", "idle"];
+        let named: Vec<_> = arguments.iter().filter(|one| parts.contains(&one.as_str())).collect();
+        named.is_empty() || named.iter().any(|one| *one == part)
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let peers = Peers::prepare(dir.path());
+    if only("obey") {
+        deaths(&peers, "children that obey TERM", Shape::Obey, &[1, 10, 100], rounds);
     }
-    for (children, mut times) in taken {
-        times.sort_unstable();
-        let (median, minimum) = (times[times.len() / 2].as_micros(), times[0].as_micros());
-        println!("{children:>5} {median:>8} / {minimum}");
+    if only("escape") {
+        let name = "of each child a session and a double-forked daemon too";
+        deaths(&peers, name, Shape::Escape, &[1, 10, 100], rounds);
+    }
+    if only("ignore") {
+        let rounds = rounds.min(LONG_ROUNDS);
+        deaths(&peers, "children that ignore TERM, grace 3 s", Shape::Ignore, &[1, 10], rounds);
+    }
+    if only("idle") {
+        idle::table(&peers);
     }
     ExitCode::SUCCESS
 }
 
-/// Starts children that obey SIGTERM, says their numbers, and waits to be killed.
-fn own(children: usize) {
-    let owner = Owner::new(Program::current().expect("this program"), Vec::new());
-    let start = |_| owner.spawn(Spawn::new("sleep").arg("600"), |_| {}).expect("a child");
-    let owned: Vec<_> = (0..children).map(start).collect();
-    for child in &owned {
-        println!("{}", child.pid());
+/// What one kind of owner took, for each number of children.
+#[derive(Clone)]
+struct Row {
+    kind: Kind,
+    times: Vec<Vec<Duration>>,
+    /// Who lived on, in all rounds.
+    left: usize,
+}
+
+fn deaths(peers: &Peers, what: &str, shape: Shape, counts: &[usize], rounds: usize) {
+    let new = |kind| Row { kind, times: vec![Vec::new(); counts.len()], left: 0 };
+    let mut rows: Vec<Row> = peers.kinds().into_iter().map(new).collect();
+    let kinds = rows.len();
+    for round in 0..rounds {
+        for (at, count) in counts.iter().enumerate() {
+            for turn in 0..kinds {
+                let row = &mut rows[(turn + round) % kinds];
+                match owners::death(peers, row.kind, shape, *count) {
+                    Ok(took) => row.times[at].push(took),
+                    Err(alive) => row.left += alive,
+                }
+            }
+        }
     }
-    std::io::stdout().flush().expect("a reader");
-    loop {
-        std::thread::park();
+    let grace = if shape == Shape::Ignore { GRACE } else { Duration::ZERO };
+    rows.iter_mut().flat_map(|row| &mut row.times).for_each(|times| {
+        times.iter_mut().for_each(|time| *time = time.saturating_sub(grace));
+        times.sort_unstable();
+    });
+    let beyond = if grace.is_zero() { "" } else { "beyond the grace, " };
+    println!("\nowner SIGKILL to the last one gone, {what}; {rounds} rounds");
+    println!("{beyond}median / minimum in µs (times the C supervisor's)");
+    let heads: String =
+        counts.iter().map(|count| format!("{:>32}", format!("N={count}"))).collect();
+    println!("{:<24}{heads}", "");
+    let bare = rows.iter().find(|row| row.kind == Kind::C).cloned();
+    for row in &rows {
+        let cells: String = (0..counts.len()).map(|at| cell(row, bare.as_ref(), at)).collect();
+        let left = if row.left > 0 { format!("  {} LEFT", row.left) } else { String::new() };
+        println!("{:<24}{cells}{left}", row.kind.name());
     }
 }
 
-fn death(children: usize) -> Duration {
-    let program = std::env::current_exe().expect("this program");
-    let mut owner = Command::new(program)
-        .args([OWNER, &children.to_string()])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("an owner");
-    let lines = BufReader::new(owner.stdout.take().expect("its output")).lines();
-    let handle = |line: std::io::Result<String>| {
-        let pid = line.expect("a line").parse().ok().and_then(Pid::from_raw);
-        pidfd_open(pid.expect("a process"), PidfdFlags::empty()).expect("a handle")
+fn cell(row: &Row, bare: Option<&Row>, at: usize) -> String {
+    let both = |row: &Row| {
+        Some((
+            row.times[at].get(row.times[at].len() / 2)?.as_micros(),
+            row.times[at].first()?.as_micros(),
+        ))
     };
-    let handles: Vec<_> = lines.take(children).map(handle).collect();
-    let began = Instant::now();
-    owner.kill().expect("a signal");
-    for handle in &handles {
-        // Readable once the process has ended (man 2 pidfd_open).
-        poll(&mut [PollFd::new(handle, PollFlags::IN)], None).expect("a wait");
-    }
-    let took = began.elapsed();
-    owner.wait().expect("a status");
-    took
+    let Some((median, minimum)) = both(row) else { return format!("{:>32}", "never") };
+    let ratios = bare.and_then(both).filter(|(median, minimum)| *median > 0 && *minimum > 0);
+    let ratios = ratios.map_or(String::new(), |(median_bare, minimum_bare)| {
+        let times = |ours: u128, bare: u128| ours * 100 / bare;
+        let (median, minimum) = (times(median, median_bare), times(minimum, minimum_bare));
+        format!(" ({}.{:02} / {}.{:02})", median / 100, median % 100, minimum / 100, minimum % 100)
+    });
+    format!("{:>32}", format!("{median} / {minimum}{ratios}"))
 }

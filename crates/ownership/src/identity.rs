@@ -64,6 +64,9 @@ impl Stat {
     }
 }
 
+/// Nobody is looked for further up: what moves while it is climbed could go on for ever.
+const MAX_DEPTH: usize = 256;
+
 /// A process that is held: signals through it never reach another one.
 #[derive(Debug)]
 pub(crate) struct Handle {
@@ -75,12 +78,25 @@ impl Handle {
     pub(crate) fn open(pid: Pid, expected: &Stat) -> Option<Self> {
         let pidfd = pidfd_open(RawPid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         let now = Stat::read(pid)?;
-        (now.start == expected.start).then_some(Self { pidfd })
+        // Start times tick a hundred times a second, so another process may have the same; it has another
+        // parent then, and not one of ours.
+        let kept = now.parent == expected.parent || stands_below(now.parent, own_pid());
+        (now.start == expected.start && kept).then_some(Self { pidfd })
+    }
+
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.pidfd
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
+}
+
+/// Whether a process is another one or stands somewhere below it.
+fn stands_below(pid: Pid, above: Pid) -> bool {
+    let parent = |pid: &Pid| Stat::read(*pid).map(|stat| stat.parent).filter(|parent| *parent > 0);
+    std::iter::successors(Some(pid), parent).take(MAX_DEPTH).any(|pid| pid == above)
 }
 
 /// One boot of one kernel (`/proc/sys/kernel/random/boot_id`): numbers and start times of another boot
@@ -238,8 +254,10 @@ mod tests {
         let own = own_pid();
         let stat = Stat::read(own).expect("stat");
         assert!(Handle::open(own, &stat).is_some());
-        let other = Stat { start: stat.start + 1, ..stat };
+        let other = Stat { start: stat.start + 1, ..stat.clone() };
         assert!(Handle::open(own, &other).is_none(), "another start time is another process");
+        let other = Stat { parent: stat.parent + 1, ..Stat::read(own).expect("stat") };
+        assert!(Handle::open(own, &other).is_none(), "so is one with another parent, in one tick");
         assert_eq!(pid_of(own_pidfd().expect("pidfd").as_fd()), Some(own));
     }
 

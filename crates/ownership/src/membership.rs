@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -28,6 +28,11 @@ pub(crate) type Identity = (Pid, u64);
 impl Member {
     pub(crate) fn identity(&self) -> Identity {
         (self.pid, self.stat.start)
+    }
+
+    /// A handle of it, if it still is the process that was met.
+    pub(crate) fn hold(&self) -> Option<OwnedFd> {
+        Handle::open(self.pid, &self.stat).map(Handle::into_fd)
     }
 
     /// Sends these signals, if it still is the process that was met.
@@ -70,40 +75,61 @@ impl Source {
         if Path::new("/proc/thread-self/children").exists() { Self::Lists } else { Self::Scan }
     }
 
-    /// The children of this process, which has one thread. Complete: only a reap takes anybody off the
-    /// list, and only this thread reaps.
+    /// The children of this process. Complete: only a reap takes anybody off the list, and only one thread
+    /// reaps.
     ///
     /// # Errors
     /// When it cannot be read, for instance for want of descriptors: then nothing is known.
     pub(crate) fn own_children(self) -> io::Result<Vec<Pid>> {
         match self {
-            Self::Lists => Ok(numbers(&fs::read_to_string("/proc/thread-self/children")?)),
+            // Each thread has a list: in a test program the guard is not the first one, and orphans come to
+            // that.
+            Self::Lists => {
+                let mut all = Vec::new();
+                for task in fs::read_dir("/proc/self/task")? {
+                    let list = fs::read_to_string(task?.path().join("children"))?;
+                    all.extend(numbers(&list));
+                }
+                Ok(all)
+            }
             Self::Scan => Ok(scan()?.remove(&crate::identity::own_pid()).unwrap_or_default()),
         }
     }
 
     /// `roots` and everything below them, as far as it is alive. Each is given to `meet` before its
-    /// children are read: what stands still by then has no others later.
+    /// children are read: what stands still by then has no others later. Roots are children of ours that
+    /// are not reaped; any other number may be a stranger's by the time that it is looked at, but a
+    /// stranger's parent is nobody who was met.
     pub(crate) fn walk(
         self,
         roots: impl IntoIterator<Item = Pid>,
         mut meet: impl FnMut(&Member),
     ) -> Vec<Member> {
         let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
-        let mut seen: HashSet<Pid> = HashSet::new();
-        let mut next: VecDeque<Pid> = roots.into_iter().collect();
+        let mut met: HashSet<Pid> = HashSet::new();
+        let mut next: VecDeque<(Pid, bool)> = roots.into_iter().map(|pid| (pid, true)).collect();
         let mut members = Vec::new();
-        while let Some(pid) = next.pop_front() {
-            if !seen.insert(pid) {
+        while let Some((pid, pinned)) = next.pop_front() {
+            // The dead have no children: these were handed on before.
+            let look = |met: &HashSet<Pid>| {
+                let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
+                (pinned || met.contains(&stat.parent)).then_some(stat)
+            };
+            if met.contains(&pid) {
                 continue;
             }
-            // The dead have no children: these were handed on before.
-            let Some(stat) = Stat::read(pid).filter(|stat| !stat.is_dead()) else { continue };
+            let Some(stat) = look(&met) else { continue };
+            met.insert(pid);
+            let start = stat.start;
             let member = Member { pid, stat };
             meet(&member);
-            match self {
-                Self::Lists => next.extend(children(pid)),
-                Self::Scan => next.extend(table.get(&pid).into_iter().flatten()),
+            let below = match self {
+                Self::Lists => children(pid),
+                Self::Scan => table.get(&pid).cloned().unwrap_or_default(),
+            };
+            // Read under a number that may have been handed on meanwhile.
+            if pinned || look(&met).is_some_and(|now| now.start == start) {
+                next.extend(below.into_iter().map(|pid| (pid, false)));
             }
             members.push(member);
         }

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::line::{self, Received};
-use crate::membership::{Identity, Protected, Source};
+use crate::membership::{Identity, Member, Protected, Source};
 use crate::peer::Held;
 use crate::protocol::Request;
 use crate::registry::ScopeId;
@@ -101,6 +101,8 @@ struct Loop {
     fosters: HashMap<ScopeId, Foster>,
     /// Groups that something else started.
     groups: HashMap<ScopeId, Group>,
+    /// Members of scopes whose roots are no children of ours, as they were last met, with handles.
+    met: HashMap<ScopeId, Vec<(Member, OwnedFd)>>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.

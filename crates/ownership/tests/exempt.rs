@@ -178,7 +178,7 @@ fn what_is_owned_ends_with_its_owner_and_what_is_exempt_lives_on() {
     assert!(!lasting.iter().any(|who| who.lives()), "stopped with everything");
     drop(gateway);
 
-    assert_eq!(control.living().len(), 7, "the other owner's tree lives on");
+    assert_eq!(control.living().len(), 8, "the other owner's tree lives on");
     assert!(stranger.lives(), "the stranger lives on");
 }
 

@@ -21,6 +21,10 @@ impl Supervisor {
             return;
         }
         match request {
+            // It is asked for again by who did not hear the answer.
+            Request::Spawn(order) if self.registry.find(line, order.id).is_some() => {
+                self.answer_again(line, order.id, effects);
+            }
             Request::Spawn(order) => {
                 let carried = 1
                     + usize::from(order.image == Image::Open)
@@ -98,6 +102,16 @@ impl Supervisor {
             }
             // A child has no children that are not ours.
             Request::Foster { .. } | Request::EndStrays | Request::Disown { .. } => {}
+        }
+    }
+
+    fn answer_again(&self, line: ScopeId, id: u64, effects: &mut Vec<Effect>) {
+        let Some(scope) = self.registry.find(line, id) else { return };
+        if let Some(Root::Running(pid) | Root::Foster(pid)) =
+            self.registry.get(scope).map(|s| s.root)
+        {
+            let reply = Reply::Started { id, pid, scope: scope.0 };
+            effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
     }
 

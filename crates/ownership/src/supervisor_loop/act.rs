@@ -73,6 +73,7 @@ impl Loop {
         if self.groups.remove(&scope).is_some() {
             self.unmirror(Held::Group, scope);
         }
+        self.met.remove(&scope);
         self.forget_row(scope);
     }
 
@@ -246,6 +247,11 @@ impl Loop {
         if self.groups.contains_key(&scope) {
             return self.terminate_group(scope);
         }
+        if self.is_foster(scope) {
+            // Who dies of the group's signal may be the last that shows whose child somebody is.
+            self.walk(scope);
+            return;
+        }
         let leader = self.group(scope).and(self.stems(scope).first().copied());
         for number in self.term_and_cont() {
             self.send_group(scope, *number);
@@ -263,7 +269,7 @@ impl Loop {
         root.into_iter().chain(scope.orphans.iter().copied()).collect()
     }
 
-    fn members(&self, scope: ScopeId) -> Vec<Member> {
+    fn members(&mut self, scope: ScopeId) -> Vec<Member> {
         if self.off.walk {
             return Vec::new();
         }
@@ -289,11 +295,11 @@ impl Loop {
     /// kept by a tracer after its death) is named by its number alone.
     pub(super) fn survey(&mut self, scope: ScopeId) -> Vec<Event> {
         let scopes = self.machine.registry().with_subs(scope);
-        let alive: Vec<_> = scopes
-            .iter()
-            .flat_map(|scope| self.members(*scope))
-            .map(|member| member.stat.process(member.pid))
-            .collect();
+        let mut alive = Vec::new();
+        for scope in &scopes {
+            let members = self.members(*scope);
+            alive.extend(members.iter().map(|member| member.stat.process(member.pid)));
+        }
         let nameless = scopes
             .iter()
             .flat_map(|scope| self.stems(*scope))
@@ -397,7 +403,7 @@ impl Loop {
     }
 
     /// All of it stands still, so one walk meets everybody.
-    fn resume(&self, scope: ScopeId) {
+    fn resume(&mut self, scope: ScopeId) {
         self.flag(scope, Flag::Paused, false);
         let members = self.members(scope);
         self.send_group(scope, libc::SIGCONT);

@@ -98,16 +98,28 @@ impl Loop {
         self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
     }
 
-    /// Everything of such a scope: its root, what carries its mark, and what stands below these.
-    pub(super) fn foster_members(&self, scope: ScopeId) -> Vec<Member> {
+    /// Everything of such a scope: its root, what carries its mark, what stands below these, and what was
+    /// met before: it may have lost its parent meanwhile, and may never have had the mark.
+    pub(super) fn foster_members(&mut self, scope: ScopeId) -> Vec<Member> {
         if self.groups.contains_key(&scope) {
             return self.group_members(scope);
         }
         let root = self.fosters.get(&scope).map(|foster| foster.member.clone());
-        let tops = root.into_iter().chain(self.marked(|marked| marked == scope));
+        let met = self.met.remove(&scope).unwrap_or_default();
+        let met = met.into_iter().filter_map(|(member, handle)| {
+            let now = Stat::read(member.pid)?;
+            // The handle tells whether that number still is the one that was met.
+            let same = identity::pid_of(handle.as_fd()) == Some(member.pid);
+            same.then_some(Member { pid: member.pid, stat: now })
+        });
+        let met: Vec<_> = met.collect();
+        let tops = root.into_iter().chain(self.marked(|marked| marked == scope)).chain(met);
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
+        let held = members.iter().filter_map(|member| Some((member.clone(), member.hold()?)));
+        let held = held.collect();
+        self.met.insert(scope, held);
         members
     }
 

@@ -3,7 +3,8 @@
 /// For tests only: mechanisms to switch off, by name. Each has a test that shows what escapes then.
 const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
 
-/// For tests only: the step at which the first supervisor or keeper of an owner kills itself.
+/// For tests only: the step at which a guard kills itself, and at which time it is taken by either of the
+/// two: `STEP` or `STEP:TURN`.
 const TEST_DIE_AT: &str = "OWNERSHIP_TEST_DIE_AT";
 
 /// What is switched off, in tests.
@@ -18,7 +19,7 @@ pub(super) struct Off {
     pub(super) lists: bool,
     /// As on a kernel before 6.9.
     pub(super) group_handle: bool,
-    pub(super) die_at: Option<String>,
+    pub(super) die_at: Option<(String, u64)>,
 }
 
 impl Off {
@@ -33,7 +34,10 @@ impl Off {
             kill: has("kill"),
             lists: has("lists"),
             group_handle: has("group-handle"),
-            die_at: std::env::var(TEST_DIE_AT).ok(),
+            die_at: std::env::var(TEST_DIE_AT).ok().map(|step| match step.split_once(':') {
+                Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
+                None => (step, 1),
+            }),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::line::{self, Received};
 use crate::peer::{Held, Note};
 use crate::program::SUPERVISOR_ROLE;
 use crate::registry::ScopeId;
-use crate::succession::{Gone, Step};
+use crate::succession::{Gone, Role, Step};
 use crate::supervisor::{Event, Unknown};
 use crate::sys::wait::{self, Dead};
 use crate::sys::{Pid, signal};
@@ -162,11 +162,16 @@ impl Loop {
             false => self.left_behind(&rows),
         };
         let taken: Vec<_> = rows.iter().map(|row| row.scope).collect();
+        // Before anything is said on them.
+        for scope in &taken {
+            self.take_line(*scope);
+        }
         self.feed(Event::Inherit { rows, foster, unknown, suspects });
         for scope in taken {
-            self.take_line(scope);
+            self.settle_line(scope);
         }
         self.find_lost_fosters();
+        self.end_strays();
         self.mirrors.clear();
         self.backlog = true;
     }
@@ -208,16 +213,22 @@ impl Loop {
         (unknown, suspects)
     }
 
-    /// A scope that was taken over keeps its line; who is at its other end is told.
+    /// A scope that is taken over keeps its line; who is at its other end is told.
     fn take_line(&mut self, scope: ScopeId) {
+        if let Some(socket) = self.mirrors.remove(&(Held::Line, scope)) {
+            self.lines.insert(scope, Line::new(socket));
+            self.hello(scope);
+        }
+    }
+
+    /// A scope without a process whose line was lost is over; so is the line of one that was over.
+    fn settle_line(&mut self, scope: ScopeId) {
         let kept = self.machine.registry().get(scope).is_some();
-        match self.mirrors.remove(&(Held::Line, scope)).filter(|_| kept) {
-            Some(socket) => {
-                self.lines.insert(scope, Line::new(socket));
-                self.hello(scope);
-            }
-            None if kept => self.feed(Event::LineClosed { line: scope }),
-            None => {}
+        let has_line = self.lines.contains_key(&scope);
+        if kept && !has_line {
+            self.feed(Event::LineClosed { line: scope });
+        } else if !kept && let Some(line) = self.lines.remove(&scope) {
+            self.parting.push(line);
         }
     }
 
@@ -278,6 +289,14 @@ impl Loop {
         self.hello(ScopeId::ALL);
     }
 
+    /// The owner had other guards before, and what they knew may not have been handed over.
+    fn end_strays(&mut self) {
+        if self.owner_gone && self.succession.role() == Role::Keeper && self.table.had_others() {
+            let scopes = self.strays();
+            self.feed(Event::Strays { scopes });
+        }
+    }
+
     pub(super) fn see_owner_gone(&mut self) {
         self.owner_gone = true;
         self.start_due = false;
@@ -286,6 +305,7 @@ impl Loop {
             self.signal_peer(step);
         }
         self.feed(Event::OwnerGone);
+        self.end_strays();
     }
 
     /// After the owner's death: whether the supervisor does its part, and whether ours is done.

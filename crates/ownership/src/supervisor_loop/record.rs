@@ -1,8 +1,8 @@
 //! What this guard does is noted in the [`crate::table`], step by step, so that the other one can go on
 //! from any point.
 
+use super::Loop;
 use super::voice::Heard;
-use super::{Loop, Off};
 use crate::protocol::Reply;
 use crate::registry::ScopeId;
 use crate::table::{Flag, Slot, Stage};
@@ -71,19 +71,12 @@ impl Loop {
         }
     }
 
-    /// For tests only: dies here.
+    /// For tests only: dies here, if it is this step's turn, of whichever guard.
     pub(super) fn die_at(&self, step: &str) {
-        self.off.die_at(step, self.generation);
-    }
-}
-
-impl Off {
-    /// Kills this process at the step that the test names; only the first two guards of an owner, and with
-    /// `2:` before the step only the second.
-    pub(super) fn die_at(&self, step: &str, generation: u32) {
-        let Some(wanted) = self.die_at.as_deref() else { return };
-        let (wanted, first) = wanted.strip_prefix("2:").map_or((wanted, 1), |wanted| (wanted, 2));
-        if wanted == step && (first..=2).contains(&generation) {
+        if let Some((wanted, turn)) = &self.off.die_at
+            && wanted == step
+            && self.table.count_step() == *turn
+        {
             let own = rustix::process::getpid();
             let _ = rustix::process::kill_process(own, rustix::process::Signal::KILL);
         }

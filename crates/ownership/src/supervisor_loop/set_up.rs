@@ -136,6 +136,7 @@ impl Loop {
             handles: HashMap::new(),
             fosters: HashMap::new(),
             groups: HashMap::new(),
+            met: HashMap::new(),
             fresh: HashMap::new(),
             reached: HashMap::new(),
             source: if off.lists { Source::Scan } else { Source::probe() },
@@ -155,6 +156,7 @@ impl Loop {
 
     /// Says who serves this line from now on.
     pub(super) fn hello(&mut self, line: ScopeId) {
+        self.die_at("hello");
         let mut fds: Vec<_> = self.own_handle.try_clone().into_iter().collect();
         if line == ScopeId::ALL {
             let keeper = match &self.peer {

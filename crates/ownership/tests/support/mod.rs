@@ -3,13 +3,23 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::allow_attributes, reason = "an expectation would fail in some of the binaries")]
 
-use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ownership::{ChildEvent, Owned, Owner, Program, Spawn};
+
+pub(crate) mod matrix;
+pub(crate) mod mayhem;
+pub(crate) mod namespace;
+pub(crate) mod process;
+pub(crate) mod stranger;
+pub(crate) mod tree;
+
+pub(crate) use process::Identity;
+pub(crate) use stranger::Stranger;
+pub(crate) use tree::TreeOwner;
 
 /// Long enough for a busy machine; reached only by a failure.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -43,48 +53,18 @@ pub(crate) fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Number and start time of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Identity {
-    pub(crate) pid: i32,
-    pub(crate) start: u64,
-}
-
-/// The fields of `/proc/PID/stat` after the name.
-fn stat(pid: i32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let rest = text.get(text.rfind(')')? + 2..)?;
-    Some(rest.split(' ').map(str::to_owned).collect())
-}
-
-impl Identity {
-    pub(crate) fn of(pid: i32) -> Option<Self> {
-        let start = stat(pid)?.get(19)?.parse().ok()?;
-        Some(Self { pid, start })
-    }
-
-    /// Whether it is this process and not dead; a zombie is.
-    pub(crate) fn lives(self) -> bool {
-        let state = stat(self.pid).and_then(|fields| fields.first().cloned());
-        Self::of(self.pid) == Some(self) && !matches!(state.as_deref(), Some("Z" | "X") | None)
-    }
-
-    pub(crate) fn state(self) -> Option<String> {
-        stat(self.pid)?.first().cloned()
-    }
-
-    pub(crate) fn parent(self) -> Option<i32> {
-        stat(self.pid)?.get(1)?.parse().ok()
-    }
-
-    /// Sends KILL through a handle, if it still is this process.
-    pub(crate) fn kill(self) {
-        use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-        let Some(pid) = Pid::from_raw(self.pid) else { return };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-        if Self::of(self.pid) == Some(self) {
-            let _ = pidfd_send_signal(handle, Signal::KILL);
+/// Waits until nobody is left.
+pub(crate) fn wait_for_nobody(left: impl Fn() -> Vec<Identity>) {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        let left = left();
+        if left.is_empty() {
+            return;
         }
+        let shown = |who: &Identity| format!("{} {} below {:?}", who.pid, who.name(), who.parent());
+        let shown: Vec<_> = left.iter().map(shown).collect();
+        assert!(Instant::now() < until, "left in the end: {shown:?}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -98,12 +78,8 @@ pub(crate) fn recorded(dir: &Path, name: &str) -> Identity {
 }
 
 /// Processes with this parent.
-pub(crate) fn children_of(parent: i32) -> HashSet<i32> {
-    fs::read_dir("/proc")
-        .expect("proc")
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|pid| stat(*pid).and_then(|f| f.get(1)?.parse().ok()) == Some(parent))
-        .collect()
+pub(crate) fn children_of(parent: i32) -> std::collections::HashSet<i32> {
+    process::children_of(parent)
 }
 
 /// The parent of a child of the supervisor is the supervisor.
@@ -130,72 +106,4 @@ pub(crate) fn example(name: &str) -> std::path::PathBuf {
     let path = target.join("examples").join(name);
     assert!(path.exists(), "{name} is not built: cargo build -p delegate-ownership --examples");
     path
-}
-
-/// A `tree-owner` and the members of its tree.
-pub(crate) struct TreeOwner {
-    pub(crate) process: std::process::Child,
-    pub(crate) supervisor: Identity,
-    /// launcher, program, helper, session, daemon, stubborn, stopped.
-    pub(crate) members: Vec<(&'static str, Identity)>,
-    _dir: tempfile::TempDir,
-}
-
-/// The files that `tree-owner` writes.
-const MEMBERS: [&str; 7] =
-    ["launcher", "program", "helper", "session", "daemon", "stubborn", "stopped"];
-
-impl TreeOwner {
-    /// Starts one, with mechanisms of its supervisor switched `off`.
-    pub(crate) fn start(grace: Duration, off: &str) -> Self {
-        let dir = tempfile::tempdir().expect("dir");
-        let process = std::process::Command::new(example("tree-owner"))
-            .arg(dir.path())
-            .arg(grace.as_millis().to_string())
-            .env("OWNERSHIP_TEST_OFF", off)
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .expect("tree-owner");
-        let members: Vec<_> =
-            MEMBERS.iter().map(|name| (*name, recorded(dir.path(), name))).collect();
-        let stopped = members[6].1;
-        wait_for("stopped", || (stopped.state()? == "T").then_some(()));
-        let launcher = members[0].1;
-        let supervisor = Identity::of(launcher.parent().expect("parent")).expect("supervisor");
-        Self { process, supervisor, members, _dir: dir }
-    }
-
-    pub(crate) fn member(&self, name: &str) -> Identity {
-        self.members.iter().find(|(known, _)| *known == name).expect("a member").1
-    }
-
-    /// Who of the tree lives.
-    pub(crate) fn living(&self) -> Vec<&'static str> {
-        self.members.iter().filter(|(_, who)| who.lives()).map(|(name, _)| *name).collect()
-    }
-
-    /// Says how it is to end.
-    pub(crate) fn tell(&mut self, how: &str) {
-        use std::io::Write;
-        let stdin = self.process.stdin.as_mut().expect("stdin");
-        writeln!(stdin, "{how}").expect("tell");
-    }
-
-    pub(crate) fn signal(&self, number: rustix::process::Signal) {
-        // Our own child, not reaped: the number is its own.
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, number).expect("signal");
-    }
-}
-
-/// Whatever a test leaves of it is ended by handle.
-impl Drop for TreeOwner {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
-        self.supervisor.kill();
-        for (_, member) in &self.members {
-            member.kill();
-        }
-    }
 }

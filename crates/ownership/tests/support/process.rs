@@ -1,0 +1,145 @@
+//! Processes as `/proc` shows them, by identity, and the guards above a child. Also used by examples and
+//! benches, so it stands on its own.
+#![allow(dead_code, reason = "each program that uses it has its own part")]
+#![allow(clippy::allow_attributes, reason = "an expectation would fail in some of them")]
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Number and start time of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) pid: i32,
+    pub(crate) start: u64,
+}
+
+/// The fields of `/proc/PID/stat` after the name.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let rest = text.get(text.rfind(')')? + 2..)?;
+    Some(rest.split(' ').map(str::to_owned).collect())
+}
+
+impl Identity {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        let start = stat(pid)?.get(19)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+
+    /// Whether it is this process and not dead. One whose main thread has ended while others run is shown
+    /// as a zombie and is not dead.
+    pub(crate) fn lives(self) -> bool {
+        let Some(fields) = stat(self.pid) else { return false };
+        let field = |at: usize| fields.get(at).map(String::as_str);
+        let dead = matches!(field(0), Some("Z" | "X") | None);
+        field(19) == Some(&self.start.to_string()) && !(dead && field(17) == Some("1"))
+    }
+
+    pub(crate) fn state(self) -> Option<String> {
+        stat(self.pid)?.first().cloned()
+    }
+
+    pub(crate) fn parent(self) -> Option<i32> {
+        stat(self.pid)?.get(1)?.parse().ok()
+    }
+
+    /// Its name, at most 15 bytes.
+    pub(crate) fn name(self) -> String {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        name.trim_end().to_owned()
+    }
+
+    /// A handle, if it still is this process.
+    pub(crate) fn handle(self) -> Option<OwnedFd> {
+        let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
+        (Self::of(self.pid) == Some(self)).then_some(handle)
+    }
+
+    /// Sends a signal through a handle; whether it was this process and could be reached.
+    pub(crate) fn signal(self, signal: Signal) -> bool {
+        self.handle().is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
+    }
+
+    /// Sends KILL through a handle, if it still is this process.
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Whether its environment holds `entry`. The dead have none, and some clear theirs.
+    pub(crate) fn has_variable(self, entry: &str) -> bool {
+        self.environment().split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+    }
+
+    /// Whether its environment has something under `key`.
+    pub(crate) fn has_key(self, key: &str) -> bool {
+        let head = format!("{key}=");
+        self.environment().split(|byte| *byte == 0).any(|one| one.starts_with(head.as_bytes()))
+    }
+
+    fn environment(self) -> Vec<u8> {
+        fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default()
+    }
+}
+
+/// All processes.
+pub(crate) fn everybody() -> impl Iterator<Item = Identity> {
+    let entries = fs::read_dir("/proc").expect("proc").flatten();
+    entries.filter_map(|entry| Identity::of(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// Processes with this parent.
+pub(crate) fn children_of(parent: i32) -> HashSet<i32> {
+    everybody().filter(|who| who.parent() == Some(parent)).map(|who| who.pid).collect()
+}
+
+/// Names under which guards show themselves.
+const NAMES: [&str; 2] = ["warden", "minder"];
+
+/// Whether it is a guard, by its name.
+pub(crate) fn is_guard(who: Identity) -> bool {
+    NAMES.contains(&who.name().as_str()) && who.lives()
+}
+
+/// Who guards a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Guards {
+    /// `None` where one supervisor stands alone.
+    pub(crate) keeper: Option<Identity>,
+    pub(crate) supervisor: Identity,
+}
+
+impl Guards {
+    /// The guards of a child that they started: its parent is one of them, whichever has outlived the
+    /// other. `None` where its parent is no guard, or is just starting somebody: a child that has not
+    /// executed anything yet bears its parent's name.
+    pub(crate) fn of(child: Identity) -> Option<Self> {
+        let parent = Identity::of(child.parent()?).filter(|parent| is_guard(*parent))?;
+        let above = parent.parent().and_then(Identity::of).filter(|above| is_guard(*above));
+        if let Some(keeper) = above {
+            return Some(Self { keeper: Some(keeper), supervisor: parent });
+        }
+        let mut below = children_of(parent.pid).into_iter().filter_map(Identity::of);
+        let Some(supervisor) = below.find(|one| is_guard(*one)) else {
+            return Some(Self { keeper: None, supervisor: parent });
+        };
+        // Whoever starts somebody sleeps until that has executed (man 2 vfork).
+        let settled = parent.state()? != "D" && is_guard(supervisor);
+        settled.then_some(Self { keeper: Some(parent), supervisor })
+    }
+
+    /// A pair of guards with this variable in its environment. Finds those that replaced a pair of which
+    /// both had died: they are nobody's parent.
+    pub(crate) fn marked(entry: &str) -> Option<Self> {
+        let guards = everybody().filter(|who| is_guard(*who));
+        let mut marked = guards.filter(|who| who.has_variable(entry));
+        marked.find_map(|supervisor| {
+            let keeper = Identity::of(supervisor.parent()?).filter(|above| is_guard(*above))?;
+            let settled = keeper.state()? != "D" && is_guard(supervisor);
+            let top = keeper.parent().and_then(Identity::of).is_none_or(|above| !is_guard(above));
+            (settled && top).then_some(Self { keeper: Some(keeper), supervisor })
+        })
+    }
+}
