@@ -6,6 +6,8 @@
 //! not adopted. `HOW` is `group`, or `session` for a leader of a session; with `-dead` behind it the leader has ended
 //! before it is reaped; with `-released` it was let go, with `-once-empty` it is once it is empty. `DIR/ready` is
 //! written then. Each line on stdin starts a child through the guards, whose number goes to `DIR/child`.
+#![expect(clippy::disallowed_methods, reason = "groups of its own are what the fixture is about")]
+#![expect(clippy::zombie_processes, reason = "it is killed, and init reaps")]
 
 use std::io::BufRead;
 use std::os::unix::process::CommandExt;
@@ -77,7 +79,6 @@ fn start(dir: &Path, script: &str, session: bool, mark: Option<&(String, String)
     }
     command.arg("-c").arg(script).env("DIR", dir).stdin(Stdio::null());
     command.envs(mark.map(|(name, value)| (name, value)));
-    #[expect(clippy::disallowed_methods, reason = "what the test is about")]
     command.spawn().expect("start")
 }
 

@@ -2,6 +2,7 @@
 //! kernel's last number, so only for a pid namespace of its own.
 //!
 //! `group-reuse DIR` is that test; `group-reuse DIR own` is its owner.
+#![expect(clippy::disallowed_methods, reason = "groups of its own are what the fixture is about")]
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,6 @@ fn leader(session: bool) -> Child {
         // detached-spawn: ok — a group that is adopted, or stands for a stranger
         command.process_group(0);
     }
-    #[expect(clippy::disallowed_methods, reason = "what the test is about")]
     let child = command.arg("600").stdin(Stdio::null()).spawn().expect("sleep");
     let led = || fields(child.id()).is_some_and(|fields| fields[2] == child.id().to_string());
     wait_for("it leads", led);
@@ -59,7 +59,6 @@ fn leader(session: bool) -> Child {
 }
 
 fn test(dir: &Path) {
-    #[expect(clippy::disallowed_methods, reason = "an owner that is to be killed")]
     let mut owner = Command::new(std::env::current_exe().expect("this program"))
         .arg(dir)
         .arg("own")

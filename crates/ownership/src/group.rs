@@ -84,6 +84,7 @@ mod linux {
         use super::*;
 
         #[test]
+        #[expect(clippy::disallowed_methods, reason = "groups of the test itself")]
         fn unsafe_groups_cannot_be_written_down() {
             let own = rustix::process::getpgrp().as_raw_nonzero().get();
             let parent = rustix::process::getppid().expect("parent").as_raw_nonzero().get();
@@ -97,7 +98,6 @@ mod linux {
                 if let Some(group) = group {
                     sleep.process_group(group);
                 }
-                #[expect(clippy::disallowed_methods, reason = "a child of the test itself")]
                 sleep.arg("60").spawn().expect("sleep")
             };
             let (mut member, mut leader) = (start(None), start(Some(0)));

@@ -1,4 +1,8 @@
 //! Process groups that something else started in the owner: adopted, let go, and ended with the owner.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "groups that something else starts are what is tested"
+)]
 
 mod support;
 
@@ -19,7 +23,6 @@ struct GroupOwner {
 }
 
 impl GroupOwner {
-    #[expect(clippy::disallowed_methods, reason = "an owner that is to be killed")]
     fn start(how: &str) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let process = Command::new(example("group-owner"))
@@ -153,7 +156,6 @@ fn what_is_let_go_once_empty_is_owned_until_then() {
 
 /// A zombie that nobody reaps counts as gone: the guards, which have nothing else, leave.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "what the test is about")]
 fn a_zombie_counts_as_gone() {
     let owner = owner();
     let mut leader = Command::new("true");
@@ -191,7 +193,6 @@ fn a_number_that_is_handed_out_again_is_a_strangers() {
     command.args(["-w", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
     let dir = tempfile::tempdir().expect("dir");
     command.arg(&program).arg(dir.path());
-    #[expect(clippy::disallowed_methods, reason = "a program of its own namespace")]
     let output = command.output().expect("unshare");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
