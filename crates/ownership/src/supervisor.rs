@@ -12,16 +12,18 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
-use crate::exit::{Emptied, Exit, Process, Released};
-use crate::protocol::{Adopted, Failure, Order, Reply, Request};
+use crate::exit::{Emptied, Exit, Process};
+use crate::protocol::{Failure, Reply, Request};
 use crate::registry::{Registry, Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::wait::Dead;
 use crate::table::Row;
 
+pub(crate) use effect::Effect;
 use leftovers::stays;
 
+mod effect;
 mod groups;
 mod inheritance;
 mod leftovers;
@@ -79,95 +81,6 @@ pub(crate) struct Unknown {
     pub(crate) pid: Pid,
     /// The scope that its environment names.
     pub(crate) tag: Option<ScopeId>,
-}
-
-/// What to do.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    Spawn {
-        scope: ScopeId,
-        order: Box<Order>,
-        fds: Vec<OwnedFd>,
-    },
-    /// Run the release command of one scope as another one, inside it.
-    Release {
-        scope: ScopeId,
-        of: ScopeId,
-    },
-    /// Note what became of it, and that the scope in which it was run is dead.
-    Released {
-        scope: ScopeId,
-        by: Option<ScopeId>,
-        released: Released,
-    },
-    /// Make a line for a scope without a process, and keep our end.
-    OpenLine {
-        scope: ScopeId,
-    },
-    /// Say it on this line. `about` is the scope that it tells of, and whose pidfd or line it carries.
-    Reply {
-        line: ScopeId,
-        reply: Reply,
-        about: Option<ScopeId>,
-    },
-    /// TERM and CONT to the group of the root.
-    Terminate {
-        scope: ScopeId,
-    },
-    /// TERM and CONT to members that had none yet; comes back as [`Event::Found`].
-    Walk {
-        scope: ScopeId,
-    },
-    /// Stop, then KILL, all members of these.
-    Kill {
-        scopes: Vec<ScopeId>,
-    },
-    /// See who stands in it and in what is inside; comes back as [`Event::Left`].
-    Survey {
-        scope: ScopeId,
-    },
-    Pause {
-        scopes: Vec<ScopeId>,
-    },
-    Resume {
-        scope: ScopeId,
-    },
-    /// The child may be reaped: everything that it left is recorded.
-    Reap {
-        pid: Pid,
-    },
-    /// Nothing more comes from this scope: close its line.
-    Forget {
-        scope: ScopeId,
-    },
-    /// What the owner hands over is no child of ours: note it, and watch its root by this handle.
-    Watch {
-        scope: ScopeId,
-        handle: Option<OwnedFd>,
-        /// Its release command.
-        command: Option<OwnedFd>,
-    },
-    /// Hold a group that something else started by the handle of its leader.
-    Adopt {
-        scope: ScopeId,
-        group: Adopted,
-        handle: OwnedFd,
-    },
-    /// Note that it is let go once nobody in it lives, and see who does; comes back as [`Event::Left`] or
-    /// [`Event::Vanished`].
-    LetGoOnceEmpty {
-        scope: ScopeId,
-    },
-    /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
-    FindStrays,
-    /// It is about a scope that must be the other guard's.
-    Relay {
-        request: Request,
-    },
-    /// Stop listening to the owner, tell it, and go.
-    Leave,
-    /// Go: the owner is gone and nothing is left.
-    Exit,
 }
 
 /// The machine.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::exit::{Exit, ExitStatus, Usage};
-use crate::protocol::Image;
+use crate::exit::{Exit, ExitStatus, Released, Usage};
+use crate::protocol::{Image, Order};
 use crate::spawn::Leftovers;
 
 fn origin() -> Instant {
