@@ -224,6 +224,10 @@ impl Connection {
             false => (&guards.supervisor, "supervisor"),
             true => (&guards.keeper, "keeper"),
         };
+        if let Some(keeper) = guards.keeper.as_ref().filter(|_| !guards.killed) {
+            // It is to take over, and may have been stopped too.
+            let _ = signal::send(keeper.as_fd(), libc::SIGCONT);
+        }
         if let Some(guard) = guard {
             tracing::warn!(?silence, "the {who} does not answer; it is ended and replaced");
             // Fails only when it is dead.

@@ -148,8 +148,8 @@ pub(crate) enum Image {
 /// What a supervisor says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// First on every line, and again from the guard that takes the line over. With the guard's pidfd,
-    /// and on the owner's line with the keeper's too.
+    /// First on every line, and again from the guard that takes the line over. With the pidfds of
+    /// the guard and of its keeper.
     Hello {
         version: u32,
         pid: Pid,

@@ -218,12 +218,18 @@ impl Loop {
         watched.wait(until.into_iter().flatten().min())
     }
 
-    /// Whether so few descriptors are free that nothing more may be started. The kernel hands out the
-    /// lowest free number, so the one that came last tells.
-    fn is_full(&self, last: &OwnedFd) -> bool {
-        use std::os::fd::AsRawFd;
+    /// Whether so few descriptors are free that nothing more may be started, where a start needs `more`.
+    fn is_full(&self, more: usize) -> bool {
         let Some((_, limit)) = self.open_files else { return false };
-        u64::try_from(last.as_raw_fd()).is_ok_and(|number| number + SPARE_FILES >= limit)
+        let waiting =
+            self.lines.values().chain(&self.parting).chain(self.peer.iter().map(|p| &p.link));
+        let waiting: usize =
+            waiting.flat_map(|line| &line.waiting).map(|word| word.fds.len()).sum();
+        let met: usize = self.met.values().map(Vec::len).sum();
+        let maps = [self.handles.len(), self.lines.len(), self.parting.len(), self.fresh.len()];
+        let maps = maps.iter().sum::<usize>() + self.mirrors.len() + self.fosters.len();
+        let held = OWN_FILES + maps + met + waiting + more + SPARE_FILES;
+        u64::try_from(held).is_ok_and(|held| held > limit)
     }
 
     fn drain_deaths(&self) {
@@ -355,5 +361,12 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
+/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself.
+const OWN_FILES: usize = 10;
+
 /// Descriptors that are kept free of what is started, for looking at processes and signalling them.
-const SPARE_FILES: u64 = 8;
+const SPARE_FILES: usize = 8;
+
+/// Descriptors that a start with a line takes for a moment: the other end, a copy for the other guard and two
+/// handles that the hello carries; and those that stay, the line and the handle.
+const START_FILES: usize = 6;

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::Loop;
 use super::stock::SeenDead;
 use super::voice::{Line, Word};
+use super::{Loop, START_FILES};
 use crate::exit::Process;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
@@ -82,7 +82,7 @@ impl Loop {
             scope,
             failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
         };
-        if fds.iter().any(|fd| self.is_full(fd)) {
+        if self.is_full(fds.len() + START_FILES) {
             return failed(Errno::MFILE);
         }
         let pair = match order.line.map(|_| line::pair()).transpose() {
@@ -151,9 +151,8 @@ impl Loop {
             let failure = Failure { phase: Phase::Setup, errno: libc::EAGAIN };
             return Event::Failed { scope, failure };
         };
-        let pair = line::pair().and_then(|(ours, theirs)| {
-            if self.is_full(&theirs) { Err(Errno::MFILE) } else { Ok((ours, theirs)) }
-        });
+        let full = self.is_full(START_FILES);
+        let pair = if full { Err(Errno::MFILE) } else { line::pair() };
         match pair {
             Ok((ours, theirs)) => {
                 self.lines.insert(scope, Line::new(ours));

@@ -157,14 +157,11 @@ impl Loop {
     /// Says who serves this line from now on.
     pub(super) fn hello(&mut self, line: ScopeId) {
         self.die_at("hello");
-        let mut fds: Vec<_> = self.own_handle.try_clone().into_iter().collect();
-        if line == ScopeId::ALL {
-            let keeper = match &self.peer {
-                Some(peer) if self.succession.role() == Role::Supervisor => &peer.handle,
-                Some(_) | None => &self.own_handle,
-            };
-            fds.extend(keeper.try_clone());
-        }
+        let keeper = match &self.peer {
+            Some(peer) if self.succession.role() == Role::Supervisor => &peer.handle,
+            Some(_) | None => &self.own_handle,
+        };
+        let fds = [&self.own_handle, keeper].into_iter().flat_map(OwnedFd::try_clone).collect();
         let (pid, generation) = (identity::own_pid(), self.generation);
         let hello = Reply::Hello { version: VERSION, pid, generation };
         if let Some(line) = self.lines.get_mut(&line) {
