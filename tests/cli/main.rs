@@ -17,6 +17,7 @@ mod death;
 mod documents;
 mod help;
 mod hostile;
+mod ledger;
 mod many;
 mod output;
 mod records;

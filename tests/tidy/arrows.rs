@@ -40,7 +40,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "program"],
+            &["exit", "hook", "program", "number"],
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],

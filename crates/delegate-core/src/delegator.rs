@@ -12,7 +12,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::launch::exec::WorkerProgram;
-use crate::launch::{self, Launcher, program};
+use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{self, Isolation, Means, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::Run;
@@ -43,6 +43,7 @@ struct Inner {
     registry: Registry,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
+    records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
@@ -96,17 +97,27 @@ impl Builder {
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let store = Store::open(&state_dir);
+        let records = Records::open(&store);
+        let worker =
+            worker.map(|worker| WorkerProgram { owner: records.kept_by(worker.owner), ..worker });
         let batches = start_loop()?;
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
             registry: self.registry.unwrap_or_else(program::registry),
             worker,
+            records,
             store,
             batches,
             pid: std::process::id(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.records.finish();
     }
 }
 
@@ -268,7 +279,10 @@ impl Delegator {
         let places = plan.settings.max_concurrent_children as usize;
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
-            delegate_protocol::Isolation::Thread => Launcher::Thread(inner.registry.clone()),
+            delegate_protocol::Isolation::Thread => {
+                let owner = program::owner().map(|owner| inner.records.kept_by(owner));
+                Launcher::Thread(inner.registry.clone(), owner)
+            }
             delegate_protocol::Isolation::Process => {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
@@ -282,6 +296,7 @@ impl Delegator {
             title,
             plan: Arc::clone(&plan),
             launcher,
+            records: inner.records.clone(),
             store: inner.store.clone(),
             delivery: Arc::clone(&delivery),
             control: Arc::clone(&control),

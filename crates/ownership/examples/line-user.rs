@@ -1,11 +1,12 @@
 //! A fixture: a child that starts a process over the line that it was given as descriptor 4, writes
 //! its number into `DIR/inner`, waits for the file `DIR/go`, does the same once more with `DIR/inner2`,
-//! and waits. `line-user DIR`.
+//! and waits for the ends of both, which it writes into `DIR/told`: their signals with a minus, or `lost`.
+//! `line-user DIR`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ownership::{Owned, Owner, Spawn};
+use ownership::{ExitStatus, Owned, Owner, Spawn};
 
 #[expect(clippy::disallowed_methods, reason = "a fixture waits for a file")]
 fn main() {
@@ -16,14 +17,22 @@ fn main() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let second = start(&owner, &dir, "inner2");
-    first.wait();
-    second.wait();
+    let ends = [first, second].map(|child| match child.wait().map(|exit| exit.status) {
+        Some(ExitStatus::Signal { signal, .. }) => format!("-{signal}"),
+        Some(other) => format!("{other:?}"),
+        None => "lost".to_owned(),
+    });
+    put(&dir, "told", &ends.join(" "));
 }
 
 fn start(owner: &Owner, dir: &Path, name: &str) -> Owned {
     let child = owner.spawn(Spawn::new("sleep").arg("600"), |_| {}).expect("spawn");
-    let new = dir.join(format!("{name}.new"));
-    std::fs::write(&new, format!("{}\n", child.pid())).expect("write");
-    std::fs::rename(new, dir.join(name)).expect("rename");
+    put(dir, name, &format!("{}\n", child.pid()));
     child
+}
+
+fn put(dir: &Path, name: &str, text: &str) {
+    let new = dir.join(format!("{name}.new"));
+    std::fs::write(&new, text).expect("write");
+    std::fs::rename(new, dir.join(name)).expect("rename");
 }

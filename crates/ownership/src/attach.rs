@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,12 +24,14 @@ pub(crate) const REPLY_BYTES: usize = 8 * 1024;
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start. `before` is the
-/// number of the last guard that this owner had, `owner` that of the owner in this process.
+/// number of the last guard that this owner had, `owner` that of the owner in this process, `journal` where
+/// they write down what they do.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     before: u32,
     owner: u64,
+    journal: Option<&Path>,
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -48,17 +50,20 @@ pub(crate) fn start_guards(
     let role = format!("{KEEPER_ROLE}={before}.{owner}");
     let mut argv = vec![b"warden".to_vec(), role.into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
-    let stage = launch::start_stage(program, &argv, theirs.as_fd(), handle.as_fd(), null.as_fd())
-        .map_err(|failure| SpawnError {
-        path: match &program.kind {
-            Kind::Named(name) => Some(PathBuf::from(name)),
-            Kind::Open(_) => None,
-        },
-        ..supervisor_error(
-            &std::io::Error::from_raw_os_error(failure.errno).to_string(),
-            Some(failure.errno),
-        )
-    })?;
+    let given = [theirs.as_fd(), handle.as_fd()];
+    let stage =
+        launch::start_stage(program, &argv, given, journal, null.as_fd()).map_err(|failure| {
+            SpawnError {
+                path: match &program.kind {
+                    Kind::Named(name) => Some(PathBuf::from(name)),
+                    Kind::Open(_) => None,
+                },
+                ..supervisor_error(
+                    &std::io::Error::from_raw_os_error(failure.errno).to_string(),
+                    Some(failure.errno),
+                )
+            }
+        })?;
     drop(theirs);
     // A program that is no supervisor may never leave; it is ended below for want of a hello.
     let left = wait_readable(stage.as_fd(), HELLO_LIMIT);

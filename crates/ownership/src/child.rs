@@ -83,7 +83,8 @@ struct Known {
 pub(crate) struct Wanted {
     /// That it ends, with this grace.
     pub(crate) end: Option<Duration>,
-    pub(crate) paused: bool,
+    /// That it stands still, or goes on again, if either was ever asked for.
+    pub(crate) paused: Option<bool>,
     /// That it is let go: at once, or once it is empty.
     pub(crate) disown: Option<bool>,
 }

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::attach::{expect_hello, start_guards};
@@ -24,6 +24,7 @@ use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
 use crate::line;
+use crate::number::next_spawn;
 use crate::order::order;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     /// Which of the owners of that process: their marks differ.
     number: u64,
     source: Source,
+    /// Where guards that are started from now on write down what they do.
+    journal: OnceLock<PathBuf>,
     state: Mutex<State>,
 }
 
@@ -69,11 +72,18 @@ struct State {
     groups: HashMap<Pid, Arc<Child>>,
     /// The last mark that was given out.
     last_mark: u64,
-    last_id: u64,
     /// Number of the last guard that said hello.
     generation: u32,
     /// The last question to a guard that took over.
     resync: Option<succession::Resync>,
+}
+
+impl State {
+    /// Whoever waits for an answer on it waits no more.
+    fn forget_line(&mut self) {
+        self.line = None;
+        self.resync = None;
+    }
 }
 
 impl Client {
@@ -91,12 +101,22 @@ impl Client {
         let state = State { given, ..State::default() };
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { process: identity::own_pid(), number, source, state: Mutex::new(state) })
+        let (process, journal) = (identity::own_pid(), OnceLock::new());
+        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
     }
 
-    /// Starts a process and waits for the answer.
+    /// Guards that are started from now on keep a journal below this directory. The first one stays.
+    pub(crate) fn keep_journal(&self, dir: &Path) {
+        // Fails only without a working directory: what is relative to none is nowhere.
+        if let Ok(dir) = std::path::absolute(dir) {
+            drop(self.journal.set(dir));
+        }
+    }
+
+    /// Starts a process, under this number, and waits for the answer.
     pub(crate) fn spawn(
         self: &Arc<Self>,
+        id: u64,
         spawn: Spawn,
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
@@ -106,11 +126,18 @@ impl Client {
         };
         let dir = spawn.dir.clone();
         let (mut order, fds) = order(spawn)?;
+        order.id = id;
         let terms = Terms::of(&order, &fds)?;
-        self.ask((program, dir, terms), on_event, fds, |id| {
-            order.id = id;
-            Request::Spawn(Box::new(order))
-        })
+        let request = Request::Spawn(Box::new(order));
+        self.ask(Child::new(id, terms, program, dir, on_event), &request, fds)
+    }
+
+    /// Starts guards if there are none, for somebody who has to wait anyway. Where that fails, it fails again
+    /// when they are needed.
+    pub(crate) fn prepare(self: &Arc<Self>) {
+        if self.check_process().is_ok() {
+            drop(self.line(&mut lock(&self.state)));
+        }
     }
 
     /// Opens a scope without a process.
@@ -119,27 +146,29 @@ impl Client {
         grace: Duration,
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
-        let request = |id| Request::Open { id, grace };
+        let id = next_spawn();
         let terms = Terms { grace, leftovers: Leftovers::Kill, release: None, group: None };
-        self.ask((PathBuf::new(), None, terms), on_event, Vec::new(), request)
+        let child = Child::new(id, terms, PathBuf::new(), None, on_event);
+        self.ask(child, &Request::Open { id, grace }, Vec::new())
     }
 
     fn ask(
         self: &Arc<Self>,
-        (program, dir, terms): (PathBuf, Option<PathBuf>, Terms),
-        on_event: OnEvent,
+        child: Child,
+        request: &Request,
         mut fds: Vec<OwnedFd>,
-        request: impl FnOnce(u64) -> Request,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         self.check_process()?;
         let mut state = lock(&self.state);
-        state.last_id += 1;
-        let id = state.last_id;
-        let bytes = line::pack(request(id).encode(), id, &mut fds)
+        let id = child.id;
+        let bytes = line::pack(request.encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
         let line = self.line(&mut state)?;
+        if line.is_read_here() {
+            return Err(request_error("a callback may start nothing", libc::EDEADLK));
+        }
         let packed = Arc::new(Packed::new(bytes, fds));
-        let child = Arc::new(Child::new(id, terms, program, dir, on_event));
+        let child = Arc::new(child);
         child.ask(Arc::clone(&packed));
         state.children.insert(id, Arc::clone(&child));
         drop(state);
@@ -150,30 +179,40 @@ impl Client {
         Ok((child, answer))
     }
 
-    pub(crate) fn end(&self, child: &Child, grace: Duration) {
+    pub(crate) fn end(&self, child: &Arc<Child>, grace: Duration) {
         let shorter = |before: Option<Duration>| before.map_or(grace, |before| before.min(grace));
         child.want(|wanted| wanted.end = Some(shorter(wanted.end)));
-        self.tell(&Request::End { id: child.id, grace });
+        self.tell(child, &Request::End { id: child.id, grace });
     }
 
-    pub(crate) fn pause(&self, child: &Child) {
-        child.want(|wanted| wanted.paused = true);
-        self.tell(&Request::Pause { id: child.id });
+    pub(crate) fn pause(&self, child: &Arc<Child>) {
+        child.want(|wanted| wanted.paused = Some(true));
+        self.tell(child, &Request::Pause { id: child.id });
     }
 
-    pub(crate) fn resume(&self, child: &Child) {
-        child.want(|wanted| wanted.paused = false);
-        self.tell(&Request::Resume { id: child.id });
+    pub(crate) fn resume(&self, child: &Arc<Child>) {
+        child.want(|wanted| wanted.paused = Some(false));
+        self.tell(child, &Request::Resume { id: child.id });
     }
 
     /// Sends a request that has no answer. Without a line there is nothing that it could be about.
-    fn tell(&self, request: &Request) {
+    ///
+    /// A callback runs on the thread that reads the line: where there is no room for the request, that thread
+    /// must not wait for it, since nobody else would see that the guard does not read.
+    fn tell(&self, child: &Arc<Child>, request: &Request) {
         if self.check_process().is_err() {
             return;
         }
-        let line = lock(&self.state).line.clone();
-        if let Some(line) = line {
+        let Some(line) = lock(&self.state).line.clone() else { return };
+        if !line.is_read_here() {
             line.tell(request, Vec::new());
+        } else if !line.try_tell(request) {
+            let child = Arc::clone(child);
+            let later = move || succession::say_wishes(&line, &child);
+            let thread = std::thread::Builder::new().name("ownership-later".into());
+            if let Err(error) = thread.spawn(later) {
+                tracing::error!(%error, "no thread to ask with: a wish waits for the next guard");
+            }
         }
     }
 
@@ -191,7 +230,8 @@ impl Client {
         }
         let socket = match &self.source {
             Source::Start { program, args } => {
-                start_guards(program, args, state.generation, self.number)?
+                let journal = self.journal.get().map(PathBuf::as_path);
+                start_guards(program, args, state.generation, self.number, journal)?
             }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -213,6 +253,7 @@ impl Client {
 
     /// The reader thread: one line, to its end.
     fn read(self: &Arc<Self>, line: &Arc<Connection>) {
+        line.read_by_this_thread();
         let mut buffer = Vec::new();
         let left = loop {
             match line.hear(&mut buffer) {
@@ -247,18 +288,19 @@ impl Client {
             }
             Reply::Emptied { id, emptied } => {
                 tracing::debug!(id, ?emptied, "emptied");
+                // Of what was not answered nobody is told the end: it is asked for again.
+                let Some(child) = self.child(id).filter(|child| child.pending().is_none()) else {
+                    return;
+                };
                 if let Some(release) = emptied.release.filter(|release| !release.succeeded()) {
                     tracing::warn!(id, ?release, "a release command failed");
                 }
                 // Of what is let live more is to be said: that it is over.
-                let child = match emptied.kept {
-                    0 => lock(&self.state).children.remove(&id),
-                    _ => self.child(id),
-                };
-                if let Some(child) = child {
-                    self.forget_group(&child);
-                    child.tell(ChildEvent::Emptied(emptied));
+                if emptied.kept == 0 {
+                    lock(&self.state).children.remove(&id);
                 }
+                self.forget_group(&child);
+                child.tell(ChildEvent::Emptied(emptied));
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),
@@ -272,7 +314,7 @@ impl Client {
 
     /// A second answer, of the guard that took over, is none.
     fn answer(
-        &self,
+        self: &Arc<Self>,
         line: &Connection,
         id: u64,
         answer: impl FnOnce(&Child) -> Result<Answer, SpawnError>,
@@ -282,7 +324,7 @@ impl Client {
         if let Err(error) = &answer {
             if error.phase == Phase::Supervisor {
                 // Without a handle it is not ours to keep.
-                line.tell(&Request::End { id, grace: Duration::ZERO }, Vec::new());
+                self.end(&child, Duration::ZERO);
             }
             lock(&self.state).children.remove(&id);
         }
@@ -294,7 +336,7 @@ impl Client {
     fn move_on(self: &Arc<Self>) {
         tracing::debug!("supervisor left");
         let mut state = lock(&self.state);
-        state.line = None;
+        state.forget_line();
         let requests: Vec<_> =
             state.children.values().filter_map(|child| child.pending()).collect();
         if requests.is_empty() {
@@ -319,7 +361,7 @@ impl Client {
     fn lose_all(&self) {
         let children = {
             let mut state = lock(&self.state);
-            state.line = None;
+            state.forget_line();
             std::mem::take(&mut state.children)
         };
         if !children.is_empty() {
@@ -350,10 +392,12 @@ mod tests {
             process: identity::own_pid() + 1,
             number: 0,
             source: Source::Given,
+            journal: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");
-        let error = Arc::new(made_elsewhere).spawn(spawn, Box::new(|_| {})).expect_err("refused");
+        let error =
+            Arc::new(made_elsewhere).spawn(1, spawn, Box::new(|_| {})).expect_err("refused");
         assert_eq!((error.phase, error.errno), (Phase::Request, Some(libc::EPERM)));
         assert!(error.detail.contains("fork"), "{error}");
     }

@@ -6,7 +6,8 @@
 //! stopped, or waits for a file system that does not answer: it is killed, and the other guard goes on.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -16,7 +17,8 @@ use crate::attach::REPLY_BYTES;
 use crate::child::{Packed, lock};
 use crate::line::{self, Received};
 use crate::protocol::{Reply, Request};
-use crate::sys::{signal, wait};
+use crate::sys::{Pid, signal, wait};
+use crate::{hook, identity};
 
 /// After this time without a word a guard that owes one is killed.
 const FIRST_LIMIT: Duration = Duration::from_secs(1);
@@ -35,6 +37,7 @@ pub(crate) struct Connection {
     /// Written to when something becomes owed: the reader may sleep without a limit.
     wake: OwnedFd,
     guards: Mutex<Guards>,
+    reader: OnceLock<ThreadId>,
 }
 
 /// Who serves the line.
@@ -82,6 +85,7 @@ impl Connection {
             owed: Mutex::new(Owed { starts: 0, pings: 0, pongs: 0, since: None, limit }),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             guards: Mutex::default(),
+            reader: OnceLock::new(),
         }))
     }
 
@@ -101,14 +105,56 @@ impl Connection {
     /// Sends what has no answer of its own, and a ping after it.
     pub(crate) fn tell(&self, request: &Request, fds: Vec<OwnedFd>) {
         let order = lock(&self.sending);
+        let ping = self.owe_pong();
+        Packed::new(request.encode(), fds).send(&self.socket);
+        Packed::new(ping.encode(), Vec::new()).send(&self.socket);
+        drop(order);
+    }
+
+    /// The same with all that `what` gives. It is called while nothing else can be sent, so that nothing newer
+    /// was said by then.
+    pub(crate) fn tell_each(&self, what: impl FnOnce() -> Vec<Request>) {
+        let order = lock(&self.sending);
+        let requests = what();
+        if !requests.is_empty() {
+            let ping = self.owe_pong();
+            for request in requests.iter().chain([&ping]) {
+                Packed::new(request.encode(), Vec::new()).send(&self.socket);
+            }
+        }
+        drop(order);
+    }
+
+    /// As [`Connection::tell`], without waiting. `false` if it was not said, or not all of it.
+    pub(crate) fn try_tell(&self, request: &Request) -> bool {
+        let Ok(order) = self.sending.try_lock() else { return false };
+        let ping = self.owe_pong();
+        let mut all = [request, &ping].into_iter();
+        let said = all.all(|request| {
+            line::send(self.socket.as_fd(), &request.encode(), &[], false) != Err(Errno::AGAIN)
+        });
+        drop(order);
+        said
+    }
+
+    fn owe_pong(&self) -> Request {
         let mut number = 0;
         self.owe(|owed| {
             owed.pings += 1;
             number = owed.pings;
         });
-        Packed::new(request.encode(), fds).send(&self.socket);
-        Packed::new(Request::Ping { number }.encode(), Vec::new()).send(&self.socket);
-        drop(order);
+        Request::Ping { number }
+    }
+
+    /// This thread hears what is said on it.
+    pub(crate) fn read_by_this_thread(&self) {
+        // Once per line.
+        let _ = self.reader.set(std::thread::current().id());
+    }
+
+    /// Whether a callback of its reader asks.
+    pub(crate) fn is_read_here(&self) -> bool {
+        self.reader.get() == Some(&std::thread::current().id())
     }
 
     /// Asks where the new guard stands. `before` runs while nothing else can be sent: what was sent by then
@@ -144,9 +190,14 @@ impl Connection {
         let mut guards = lock(&self.guards);
         let before = [guards.supervisor.take(), guards.keeper.take()];
         guards.former.extend(before.into_iter().flatten());
-        guards.former.retain(|guard| !wait::try_reap_handle(guard));
         guards.supervisor = fds.next();
         guards.keeper = fds.next();
+        let served = [guards.supervisor.as_ref(), guards.keeper.as_ref()].map(number);
+        // A keeper that stays is told of again.
+        guards.former.retain(|guard| {
+            !wait::try_reap_handle(guard)
+                && !number(Some(guard)).is_some_and(|pid| served.contains(&Some(pid)))
+        });
         guards.killed = false;
         drop(guards);
         let mut owed = lock(&self.owed);
@@ -219,6 +270,9 @@ impl Connection {
         owed.limit = (owed.limit * 2).min(LAST_LIMIT);
         owed.since = Some(now());
         drop(owed);
+        if hook::is_off("silence") {
+            return;
+        }
         let mut guards = lock(&self.guards);
         let (guard, who) = match guards.killed {
             false => (&guards.supervisor, "supervisor"),
@@ -235,6 +289,10 @@ impl Connection {
         }
         guards.killed = true;
     }
+}
+
+fn number(guard: Option<&OwnedFd>) -> Option<Pid> {
+    identity::pid_of(guard?.as_fd())
 }
 
 impl Owed {

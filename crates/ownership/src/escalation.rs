@@ -99,6 +99,11 @@ impl Ladder {
         self.reported = false;
     }
 
+    /// The time that is left until KILL.
+    pub(crate) fn grace(&self, now: Instant) -> Duration {
+        self.kill_at.saturating_duration_since(now)
+    }
+
     /// When [`Ladder::step`] has something to do.
     pub(crate) fn due(&self) -> Instant {
         self.due

@@ -25,7 +25,7 @@ use crate::identity::Identity;
 
 pub use self::codec::{Contents, Event, Guard, RECORD_BYTES, Record, Why, read};
 #[cfg(feature = "ledger")]
-pub(crate) use self::finished::{Finished, files, owner_of_name};
+pub(crate) use self::finished::{Finished, Waits, files, owner_of_name, waits};
 
 /// Folder of the journals in the state directory.
 const FOLDER: &str = "journal";
@@ -59,7 +59,8 @@ impl Journal {
     /// Opens the journal of `owner` under `dir/journal` (made 0700), for both guards the same file (0600).
     ///
     /// # Errors
-    /// When it cannot be made, opened or written.
+    /// When it cannot be made, opened or written, and on a file system that may keep its writer waiting: one of
+    /// a network or of another process.
     pub fn open(dir: &Path, owner: &Identity) -> io::Result<Self> {
         Self::open_with(dir, owner, MAX_BYTES)
     }
@@ -67,6 +68,9 @@ impl Journal {
     fn open_with(dir: &Path, owner: &Identity, limit: u64) -> io::Result<Self> {
         let folder = dir.join(FOLDER);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        if is_served_elsewhere(&folder)? {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let stem = stem(owner);
         let named =
             |suffix| CString::new(folder.join(format!("{stem}{suffix}")).as_os_str().as_bytes());
@@ -122,6 +126,25 @@ impl Appended {
         self.bytes += u64::try_from(written).unwrap_or(0);
         if written == RECORD_BYTES { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
+}
+
+/// File systems whose answers come from another machine or process (linux/magic.h): NFS, SMB, CIFS, 9P, FUSE,
+/// Ceph, AFS, OCFS2, Lustre. One that does not answer would keep both guards from everything else.
+const SERVED_ELSEWHERE: [u32; 9] = [
+    0x6969,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0102_1997,
+    0x6573_5546,
+    0x00c3_6400,
+    0x5346_414f,
+    0x7461_636f,
+    0x0bd0_0bd0,
+];
+
+fn is_served_elsewhere(folder: &Path) -> io::Result<bool> {
+    let kind = rustix::fs::statfs(folder)?.f_type;
+    Ok(SERVED_ELSEWHERE.iter().any(|known| u64::try_from(kind) == Ok(u64::from(*known))))
 }
 
 /// Name of an owner's journal, without its end.

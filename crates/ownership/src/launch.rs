@@ -2,9 +2,10 @@
 //! [`sys::start`](crate::sys::start). The only place that starts anything: [`crate::supervisor_loop`]
 //! starts children here, [`crate::client`] a supervisor.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
 use crate::program::{Kind, Program};
@@ -17,6 +18,9 @@ use crate::sys::start::{self, Plan};
 /// Variable in each child's environment: `<owner pid>.<owner start time>.<number>:<scope>`, where one
 /// process may have several owners. Evidence of whose it is, for processes that lost their ancestors.
 pub(crate) const TAG: &str = "OWNERSHIP_TAG";
+
+/// Variable in the environment of guards, and of nobody else: the directory of their journal.
+pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
 
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
@@ -39,6 +43,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) null: BorrowedFd<'a>,
     pub(crate) open_files: Option<(u64, u64)>,
     pub(crate) subreaper: bool,
+    /// What the supervisor itself had before it lowered it.
+    pub(crate) oom_score: Option<&'a CStr>,
     /// Where its number goes, and why it failed.
     pub(crate) words: (*mut Pid, &'a AtomicU64),
 }
@@ -78,21 +84,24 @@ pub(crate) fn start_order(
         session: true,
         subreaper: setting.subreaper,
         open_files: setting.open_files,
+        oom_score: setting.oom_score,
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
     };
     start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
 }
 
-/// Starts `program` as the stage of a supervisor, with these two descriptors as 3 and 4.
+/// Starts `program` as the stage of a keeper, with its line and its owner's handle as 3 and 4.
 pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
-    control: BorrowedFd<'_>,
-    owner: BorrowedFd<'_>,
+    [control, owner]: [BorrowedFd<'_>; 2],
+    journal: Option<&Path>,
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let env = entries(std::env::vars_os());
+    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL);
+    let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
+    let env = entries(inherited.chain(journal));
     let paths = match &program.kind {
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),
@@ -110,6 +119,7 @@ pub(crate) fn start_stage(
         session: true,
         subreaper: false,
         open_files: None,
+        oom_score: None,
         pid_word: None,
         failed_word: None,
     };
@@ -125,7 +135,7 @@ pub(crate) fn start_guard(
     argv: &[Vec<u8>],
     fds: &[BorrowedFd<'_>],
     null: BorrowedFd<'_>,
-    open_files: Option<(u64, u64)>,
+    (open_files, oom_score): (Option<(u64, u64)>, Option<&CStr>),
 ) -> Result<(Pid, OwnedFd), Failure> {
     let standard = [null; 3];
     let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
@@ -139,6 +149,7 @@ pub(crate) fn start_guard(
         session: false,
         subreaper: false,
         open_files,
+        oom_score,
         pid_word: None,
         failed_word: None,
     };

@@ -11,31 +11,33 @@ mod fold;
 mod pending;
 mod place;
 mod redact;
+mod review;
 mod row;
 mod schema;
 mod writer;
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
 use self::database::Which;
+use self::fold::Settled;
 use self::pending::{Pending, Seen};
 use self::row::now_ms;
 use self::schema::Found;
 use self::writer::{Shared, Writer};
 use crate::exit::ExitStatus;
 use crate::identity::{self, Identity};
+use crate::number;
 use crate::sys::Pid;
 
 pub use self::evidence::{Evidence, Standing, standing};
 pub use self::redact::redact;
+pub use self::review::{Leftover, Review};
 pub use self::row::{End, EndedBy, Intent, Policy, Row, State};
 
 /// How long a spawn waits for its intent to be on disk.
@@ -45,10 +47,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// program that it executes in its place.
 #[must_use]
 pub fn next_spawn() -> u64 {
-    static NEXT: OnceLock<AtomicU64> = OnceLock::new();
-    // 31 random bits for each program, so that numbers fit SQLite's integers, and are never 0.
-    let first = || AtomicU64::new((RandomState::new().hash_one(0) >> 33 << 32) + 1);
-    NEXT.get_or_init(first).fetch_add(1, Ordering::Relaxed)
+    number::next_spawn()
 }
 
 /// An open ledger. Open it once in a process, and share it.
@@ -86,13 +85,20 @@ impl Ledger {
     /// kept in memory and tried again ([`Ledger::trouble`] says why).
     #[must_use]
     pub fn open(path: impl Into<PathBuf>) -> Self {
+        let ledger = Self::begin(path);
+        ledger.shared.wait_opened(PATIENCE);
+        ledger
+    }
+
+    /// As [`Ledger::open`], and waits for nothing: the first intent waits for the file too.
+    #[must_use]
+    pub fn begin(path: impl Into<PathBuf>) -> Self {
         let (path, owner) = (path.into(), Identity::own());
         let shared = Arc::new(Shared::new(path.clone()));
         let writer = Writer::new(Arc::clone(&shared), path.clone(), owner.clone());
         let thread = std::thread::Builder::new().name("ownership-ledger".into());
-        match thread.spawn(move || writer.run()) {
-            Ok(_) => shared.wait_opened(PATIENCE),
-            Err(error) => shared.is_over(Some(format!("no thread for the ledger: {error}"))),
+        if let Err(error) = thread.spawn(move || writer.run()) {
+            shared.is_over(Some(format!("no thread for the ledger: {error}")));
         }
         Self { shared, path, owner, process: identity::own_pid() }
     }
@@ -207,8 +213,22 @@ impl Ledger {
     pub fn settle(&self, row: &Row, end: End, by: EndedBy, why: &str) -> Result<bool, LedgerError> {
         let path = self.path();
         let mut connection = self.connection(&path)?;
-        fold::settle(&mut connection, row, (end, by, why), now_ms())
+        let settled = Settled { row: row.clone(), end, by, why };
+        fold::settle(&mut connection, &[settled], now_ms())
+            .map(|count| count > 0)
             .map_err(|error| LedgerError::new(&path, &error))
+    }
+
+    /// Looks at what dead owners have left: folds the journals under `dir` ([`Ledger::fold`]), ends the rows of
+    /// what is gone, and names the processes that are certainly left over. It ends no process.
+    ///
+    /// # Errors
+    /// As [`Ledger::fold`].
+    pub fn review(&self, dir: &Path) -> Result<Review, LedgerError> {
+        self.shared.wait_opened(PATIENCE);
+        let path = self.path();
+        let mut connection = self.connection(&path)?;
+        review::review(&mut connection, dir).map_err(|why| LedgerError::new(&path, &why))
     }
 
     /// A connection for what is rare and must be synced. Never makes the file: the writer does.

@@ -36,6 +36,8 @@ mod connection;
 #[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
+mod hook;
+#[cfg(target_os = "linux")]
 mod identity;
 #[cfg(target_os = "linux")]
 mod launch;
@@ -43,6 +45,7 @@ mod launch;
 mod line;
 #[cfg(target_os = "linux")]
 mod membership;
+mod number;
 #[cfg(target_os = "linux")]
 mod order;
 #[cfg(target_os = "linux")]

@@ -133,7 +133,7 @@ pub(crate) fn receive(
 }
 
 /// Whether the other end is closed.
-fn is_closed(line: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_closed(line: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut asked = [PollFd::from_borrowed_fd(line, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

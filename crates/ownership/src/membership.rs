@@ -85,10 +85,12 @@ impl Source {
             // Each thread has a list: in a test program the guard is not the first one, and orphans come to
             // that.
             Self::Lists => {
+                // One descriptor at a time: there may be only one left.
+                let tasks = fs::read_dir("/proc/self/task")?.map(|task| Ok(task?.path()));
+                let tasks = tasks.collect::<io::Result<Vec<_>>>()?;
                 let mut all = Vec::new();
-                for task in fs::read_dir("/proc/self/task")? {
-                    let list = fs::read_to_string(task?.path().join("children"))?;
-                    all.extend(numbers(&list));
+                for task in tasks {
+                    all.extend(numbers(&fs::read_to_string(task.join("children"))?));
                 }
                 Ok(all)
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::client::{Answer, Child, Client};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::group::GroupError;
+use crate::number::next_spawn;
 pub use crate::program::KEEPER_ROLE;
 use crate::program::Program;
 use crate::program::{SUPERVISOR_ROLE, is_role};
@@ -43,9 +44,24 @@ impl Owner {
     /// Writes down what it starts and what becomes of it: the intent before anything is started, for which
     /// a spawn waits 2 s at most.
     #[cfg(all(target_os = "linux", feature = "ledger"))]
+    ///
+    /// Its guards keep their journal beside that file, as [`Owner::with_journal`] says.
     #[must_use]
     pub fn with_ledger(self, ledger: Arc<crate::ledger::Ledger>) -> Self {
+        if let Some(dir) = ledger.path().parent() {
+            self.client.keep_journal(dir);
+        }
         Self { recorder: Recorder::new(ledger), ..self }
+    }
+
+    /// Guards that are started from now on write down below `dir` what they see and do
+    /// ([`crate::journal`]). All clones of an owner have the same guards, so the first directory stays. Nothing is
+    /// written where a file system may keep its writer waiting: one of a network, or of another process.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn with_journal(self, dir: impl AsRef<std::path::Path>) -> Self {
+        self.client.keep_journal(dir.as_ref());
+        self
     }
 
     /// Starts a process. Blocks until it was executed or has failed.
@@ -61,13 +77,14 @@ impl Owner {
         mut on_event: impl FnMut(ChildEvent) + Send + 'static,
     ) -> Result<Owned, SpawnError> {
         let grace = spawn.grace;
-        let entry = self.recorder.intent(&spawn);
+        let number = next_spawn();
+        let entry = self.recorder.intent(number, &spawn, || self.client.prepare());
         let told = entry.clone();
         let on_event = move |event| {
             told.event(&event);
             on_event(event);
         };
-        let asked = self.client.spawn(spawn, Box::new(on_event));
+        let asked = self.client.spawn(number, spawn, Box::new(on_event));
         let (child, answer) = asked.inspect_err(|error| entry.failed(error))?;
         let Answer { pid, fd: pidfd, .. } = answer;
         entry.started(pid.cast_unsigned(), &pidfd);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exit::ChildEvent;
-use crate::ledger::{End, EndedBy, Intent, Ledger, PATIENCE, next_spawn};
+use crate::ledger::{End, EndedBy, Intent, Ledger, PATIENCE};
 use crate::spawn::Spawn;
 
 /// The ledger of an owner, if it has one.
@@ -35,10 +35,9 @@ impl Recorder {
         Self(Some(ledger))
     }
 
-    /// Says what is to be started, and waits until that is on disk; 2 s at most.
-    pub(crate) fn intent(&self, spawn: &Spawn) -> Entry {
+    /// Says what is to be started under this number, does `meanwhile`, and waits until it is on disk; 2 s at most.
+    pub(crate) fn intent(&self, number: u64, spawn: &Spawn, meanwhile: impl FnOnce()) -> Entry {
         let Some(ledger) = &self.0 else { return Entry::default() };
-        let number = next_spawn();
         let argv0 = spawn.program.argv0();
         let argv: Vec<OsString> =
             [argv0.to_owned()].into_iter().chain(spawn.args.iter().cloned()).collect();
@@ -47,7 +46,9 @@ impl Recorder {
             Some(dir) => intent.dir(dir),
             None => intent,
         };
-        if !ledger.intent(intent).wait(PATIENCE) {
+        let ticket = ledger.intent(intent);
+        meanwhile();
+        if !ticket.wait(PATIENCE) {
             tracing::debug!(number, "started before its intent is on disk");
         }
         let early = Mutex::new(Some(Vec::new()));
@@ -92,7 +93,7 @@ impl Known {
         match event {
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
             ChildEvent::Emptied(emptied) => {
-                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX);
+                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX).max(emptied.kept);
                 let end = (left > 0).then_some(End::Left(left));
                 self.ledger.ended(self.spawn, end, EndedBy::Itself, "");
             }

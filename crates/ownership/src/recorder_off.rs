@@ -17,7 +17,7 @@ impl Recorder {
         Self
     }
 
-    pub(crate) fn intent(&self, _spawn: &Spawn) -> Entry {
+    pub(crate) fn intent(&self, _number: u64, _spawn: &Spawn, _: impl FnOnce()) -> Entry {
         Entry
     }
 }

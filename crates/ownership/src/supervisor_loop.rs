@@ -7,12 +7,14 @@
 //! it: an unwound guard would be one that looks alive and does nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
+use crate::journal::Journal;
 use crate::line::{self, Received};
 use crate::membership::{Identity, Member, Protected, Source};
 use crate::peer::Held;
@@ -24,6 +26,7 @@ use crate::sys::Pid;
 use crate::table::{Slot, Table};
 
 mod act;
+mod chronicle;
 mod fosters;
 mod groups;
 mod off;
@@ -63,6 +66,7 @@ struct Reached {
     group: Option<Pid>,
     /// One by one.
     members: HashSet<Identity>,
+    written_down: chronicle::Sent,
 }
 
 struct Loop {
@@ -71,6 +75,8 @@ struct Loop {
     /// This guard's number; those of its scopes begin with it.
     generation: u32,
     table: Table,
+    /// Where what is done is written down, if the owner wants it.
+    journal: Option<Journal>,
     /// The rows of our scopes.
     rows: HashMap<ScopeId, Slot>,
     /// What was started and not looked at yet.
@@ -103,6 +109,8 @@ struct Loop {
     groups: HashMap<ScopeId, Group>,
     /// Members of scopes whose roots are no children of ours, as they were last met, with handles.
     met: HashMap<ScopeId, Vec<(Member, OwnedFd)>>,
+    /// Processes by the scope that their environment names, as read in this turn.
+    marks: Option<HashMap<ScopeId, Vec<Member>>>,
     /// The other ends of lines that were made and not yet handed out.
     fresh: HashMap<ScopeId, OwnedFd>,
     /// Who was sent TERM: nobody is sent it twice, many programs take that for an order to hurry.
@@ -110,6 +118,8 @@ struct Loop {
     source: Source,
     protected: Protected,
     open_files: Option<(u64, u64)>,
+    /// What we had before we lowered it, for those whom we start.
+    oom_score: Option<CString>,
     off: Off,
     buffer: Vec<u8>,
     /// Somebody is dead, and what was left could not be read.
@@ -135,6 +145,7 @@ impl Loop {
             self.start_when_silent();
             self.read_starts();
             let ready = self.wait();
+            self.marks = None;
             if ready.owner {
                 self.see_owner_gone();
             }
@@ -143,9 +154,7 @@ impl Loop {
             }
             self.bury();
             self.hear_peer(ready.peer, ready.link);
-            for foster in ready.fosters {
-                self.foster_died(foster);
-            }
+            self.fosters_died(ready.fosters);
             for leader in ready.leaders {
                 self.leader_died(leader);
             }
@@ -185,7 +194,7 @@ impl Loop {
         let mut look_again = self.unburied || self.start_due;
         if let Some(peer) = &self.peer {
             // The death of a child comes as a signal.
-            if self.succession.role() == Role::Supervisor {
+            if self.succession.role() == Role::Supervisor && !self.off.keeper_watch {
                 watched.add(&peer.handle, PollFlags::IN, Of::Peer);
             }
             if !peer.hung_up {
@@ -214,7 +223,8 @@ impl Loop {
         }
         let again = look_again.then(|| now() + LOOK_AGAIN);
         let at_once = self.backlog.then(now);
-        let until = [self.machine.deadline(), self.succession.due(), again, at_once];
+        let look = self.succession.due().filter(|_| !self.off.mark);
+        let until = [self.machine.deadline(), look, again, at_once];
         watched.wait(until.into_iter().flatten().min())
     }
 
@@ -228,6 +238,7 @@ impl Loop {
         let met: usize = self.met.values().map(Vec::len).sum();
         let maps = [self.handles.len(), self.lines.len(), self.parting.len(), self.fresh.len()];
         let maps = maps.iter().sum::<usize>() + self.mirrors.len() + self.fosters.len();
+        let maps = maps + self.commands.len() + self.groups.len();
         let held = OWN_FILES + maps + met + waiting + more + SPARE_FILES;
         u64::try_from(held).is_ok_and(|held| held > limit)
     }

@@ -694,3 +694,6 @@ fn a_release_command_that_cannot_be_started_is_told() {
     assert_eq!(release_of(&effects), Some(Released::NotStarted { errno: libc::ENOENT }));
     assert!(machine.registry().is_idle());
 }
+
+#[path = "supervisor/inherited_tests.rs"]
+mod inherited;

@@ -11,18 +11,22 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::exit::{Exit, ExitStatus, Released, Usage};
-use crate::protocol::{Failure, phase_of};
+use crate::exit::{Exit, Released, Usage};
+use crate::protocol::Failure;
 use crate::registry::ScopeId;
 use crate::spawn::Leftovers;
 use crate::sys::Pid;
 use crate::sys::shared::{Shared, low_half};
 
+mod words;
+
+use words::{decode_failure, decode_status, low, micros, status_word};
+
 /// Most scopes at once. A system commonly has room for 32,768 processes; unused rows take no memory.
 const ROWS: usize = 65_536;
 
-/// Words of one row: 128 bytes.
-const ROW: usize = 16;
+/// Words of one row: 136 bytes.
+const ROW: usize = 17;
 
 // The words of a row.
 const STATE: usize = 0;
@@ -41,6 +45,8 @@ const FLAGS: usize = 12;
 const RELEASE: usize = 13;
 const RELEASED: usize = 14;
 const MARK: usize = 15;
+/// Grace of an end that was begun, and one more.
+const ENDING: usize = 16;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -87,8 +93,6 @@ pub(crate) enum Flag {
     ToldStarted = 1 << 1,
     /// … that it exited.
     ToldExited = 1 << 2,
-    /// It is being ended.
-    Ending = 1 << 3,
     /// It is stopped.
     Paused = 1 << 4,
     /// Its processes are nobody's child here: the guard that was their parent is dead.
@@ -135,6 +139,8 @@ pub(crate) struct Row {
     pub(crate) released: Option<Released>,
     /// The mark of an adopted group; 0 for none.
     pub(crate) mark: u64,
+    /// It is being ended, with this grace.
+    pub(crate) ending: Option<Duration>,
     flags: u64,
 }
 
@@ -244,6 +250,11 @@ impl Table {
         }
     }
 
+    /// It is being ended: whoever goes on with it gives it no less time, and no more.
+    pub(crate) fn set_ending(&self, slot: Slot, grace: Duration) {
+        self.set(slot, ENDING, micros(grace).saturating_add(1));
+    }
+
     pub(crate) fn stage(&self, slot: Slot) -> Option<Stage> {
         self.read(slot).map(|row| row.stage)
     }
@@ -275,9 +286,12 @@ impl Table {
         self.set(slot, STATE, u64::from(holder) << 8 | stage);
     }
 
-    pub(crate) fn free(&mut self, slot: Slot) {
-        self.first_free = self.first_free.min(slot.0);
-        self.set(slot, STATE, 0);
+    /// Nothing, if it is not this guard's: freed once, it may be the other one's a moment later.
+    pub(crate) fn free(&mut self, slot: Slot, holder: u32) {
+        if self.get(slot, STATE) >> 8 == u64::from(holder) {
+            self.first_free = self.first_free.min(slot.0);
+            self.set(slot, STATE, 0);
+        }
     }
 
     /// The rows of this guard, older scopes first.
@@ -305,7 +319,7 @@ impl Table {
         let claims: Vec<_> =
             self.slots_of(holder).filter(|slot| self.get(*slot, STATE) & 0xff == 0).collect();
         for slot in claims {
-            self.free(slot);
+            self.free(slot, holder);
         }
     }
 
@@ -319,7 +333,8 @@ impl Table {
         usize::try_from(self.shared.words()[USED].load(Ordering::Acquire)).unwrap_or(0).min(ROWS)
     }
 
-    fn read(&self, slot: Slot) -> Option<Row> {
+    /// `None` where it makes no sense.
+    pub(crate) fn read(&self, slot: Slot) -> Option<Row> {
         let stage = match self.get(slot, STATE) & 0xff {
             1 => Stage::Intent,
             2 => Stage::Alive,
@@ -341,6 +356,7 @@ impl Table {
             release: self.release(slot),
             released: self.released(slot),
             mark: self.get(slot, MARK),
+            ending: self.get(slot, ENDING).checked_sub(1).map(Duration::from_micros),
             flags: self.get(slot, FLAGS),
         })
     }
@@ -396,7 +412,7 @@ impl Table {
         u32::try_from(next).unwrap_or(u32::MAX)
     }
 
-    /// Whether the owner had guards before those of this table.
+    /// Whether the owner had guards before those of this table, or what a dead one was the parent of.
     pub(crate) fn had_others(&self) -> bool {
         self.shared.words()[BEFORE].load(Ordering::Acquire) > 0
     }
@@ -418,6 +434,11 @@ impl Table {
 
     pub(crate) fn keeper(&self) -> u32 {
         u32::try_from(self.shared.words()[KEEPER].load(Ordering::Acquire)).unwrap_or(0)
+    }
+
+    /// A guard of this table has died that was somebody's parent: as if there had been others.
+    pub(crate) fn note_lost_parent(&self) {
+        self.shared.words()[BEFORE].fetch_max(1, Ordering::AcqRel);
     }
 
     /// The guards before this table's were numbered up to this.
@@ -448,49 +469,12 @@ fn state(stage: u8, holder: u32) -> u64 {
     u64::from(holder) << 8 | u64::from(stage)
 }
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Never 0.
-fn status_word(status: ExitStatus) -> u64 {
-    let (kind, number) = match status {
-        ExitStatus::Code(code) => (1, code),
-        ExitStatus::Signal { signal, core_dumped: false } => (2, signal),
-        ExitStatus::Signal { signal, core_dumped: true } => (3, signal),
-        ExitStatus::Unknown => (4, 0),
-    };
-    kind << 32 | u64::from(number.cast_unsigned())
-}
-
-fn decode_status(word: u64) -> Option<ExitStatus> {
-    let number = low(word);
-    match word >> 32 {
-        1 => Some(ExitStatus::Code(number)),
-        2 => Some(ExitStatus::Signal { signal: number, core_dumped: false }),
-        3 => Some(ExitStatus::Signal { signal: number, core_dumped: true }),
-        4 => Some(ExitStatus::Unknown),
-        _ => None,
-    }
-}
-
-/// The low half of a word, signed.
-fn low(word: u64) -> i32 {
-    u32::try_from(word & 0xffff_ffff).unwrap_or(0).cast_signed()
-}
-
-/// What a process that shares our memory has said in [`Table::failed_word`].
-fn decode_failure(word: u64) -> Option<Failure> {
-    let phase = u8::try_from(word >> 32 & 0xff).ok()?;
-    let failure = Failure { phase: phase_of(phase)?, errno: low(word) };
-    (word >> 40 == 1).then_some(failure)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::exit::ExitStatus;
     use crate::spawn::Phase;
 
     const GRACE: Duration = Duration::from_millis(1500);
@@ -534,7 +518,7 @@ mod tests {
         let mut theirs = second(&ours);
         let slots = [claim(&mut ours, 1, 1), claim(&mut theirs, 2, 2), claim(&mut ours, 1, 3)];
         assert_eq!(slots.iter().collect::<std::collections::HashSet<_>>().len(), 3);
-        ours.free(slots[0]);
+        ours.free(slots[0], 1);
         assert_eq!(claim(&mut ours, 1, 4), slots[0]);
         let scopes: Vec<_> = ours.rows(1).into_iter().map(|row| row.scope.0).collect();
         assert_eq!(scopes, [3, 4]);
@@ -548,13 +532,44 @@ mod tests {
             last = Some(claim(&mut table, 1, u64::try_from(scope).expect("number")));
         }
         assert_eq!(table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE), None);
-        second(&table).free(last.expect("one"));
+        second(&table).free(last.expect("one"), 1);
         assert_eq!(
             table.claim(1, ScopeId(9), ScopeId::ALL, 9, GRACE),
             last,
             "the other one freed it"
         );
     }
+
+    #[test]
+    fn a_row_that_is_the_other_ones_by_now_is_not_freed_again() {
+        let mut ours = Table::create().expect("table");
+        let mut theirs = second(&ours);
+        let slot = claim(&mut ours, 1, 1);
+        ours.free(slot, 1);
+        assert_eq!(claim(&mut theirs, 2, 2), slot);
+        ours.free(slot, 1);
+        assert_eq!(theirs.rows(2).len(), 1);
+    }
+
+    #[test]
+    fn the_grace_of_an_end_is_kept_beside_that_of_its_scope() {
+        let mut table = Table::create().expect("table");
+        let slot = claim(&mut table, 1, 1);
+        assert_eq!(table.rows(1)[0].ending, None);
+        for grace in [Duration::ZERO, GRACE * 2, Duration::MAX] {
+            table.set_ending(slot, grace);
+            let row = table.rows(1).pop().expect("row");
+            assert_eq!((row.grace, row.ending), (GRACE, Some(grace.min(ENDLESS))));
+        }
+        assert_eq!(table.longest_end(1), GRACE, "no end outlives the owner for longer");
+        table.free(slot, 1);
+        assert_eq!(table.rows(1).len(), 0);
+        claim(&mut table, 1, 2);
+        assert_eq!(table.rows(1)[0].ending, None, "that was another scope's");
+    }
+
+    /// The longest that a row can hold.
+    const ENDLESS: Duration = Duration::from_micros(u64::MAX - 1);
 
     #[test]
     fn a_claim_that_was_not_finished_is_no_row() {

@@ -47,11 +47,14 @@ impl Client {
 
     pub(crate) fn spawn(
         self: &Arc<Self>,
+        _id: u64,
         _spawn: Spawn,
         _on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         Err(unsupported())
     }
+
+    pub(crate) fn prepare(self: &Arc<Self>) {}
 
     pub(crate) fn open(
         self: &Arc<Self>,

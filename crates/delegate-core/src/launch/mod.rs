@@ -6,6 +6,7 @@
 
 pub mod exec;
 pub mod program;
+mod records;
 pub mod thread;
 
 use std::fmt;
@@ -17,7 +18,9 @@ use std::time::Duration;
 use delegate_child::Registry;
 use delegate_child::link::ParentHalf;
 use delegate_protocol::Isolation;
-use ownership::{ChildEvent, Owned};
+use ownership::{ChildEvent, Owned, Owner};
+
+pub(crate) use self::records::Records;
 
 /// Takes what happens to a child. Called from threads of others; must not block.
 pub type Sink = Arc<dyn Fn(ChildEvent) + Send + Sync>;
@@ -59,8 +62,8 @@ pub(crate) fn make_room(isolation: Isolation, children: usize) {
 pub enum Launcher {
     /// The supervisor executes the worker program.
     Exec(exec::WorkerProgram),
-    /// A thread of this process.
-    Thread(Registry),
+    /// A thread of this process; what it starts is this owner's, if processes can be owned here.
+    Thread(Registry, Option<Owner>),
 }
 
 /// One worker to be.
@@ -125,7 +128,7 @@ impl Launcher {
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Exec(_) => "exec",
-            Self::Thread(_) => "thread",
+            Self::Thread(..) => "thread",
         }
     }
 
@@ -134,7 +137,7 @@ impl Launcher {
     pub const fn isolation(&self) -> Isolation {
         match self {
             Self::Exec(_) => Isolation::Process,
-            Self::Thread(_) => Isolation::Thread,
+            Self::Thread(..) => Isolation::Thread,
         }
     }
 
@@ -145,7 +148,7 @@ impl Launcher {
     pub fn launch(&self, launch: Launch) -> Result<Launched, StartFailure> {
         match self {
             Self::Exec(program) => exec::launch(program, launch),
-            Self::Thread(registry) => thread::launch(registry, launch),
+            Self::Thread(registry, owner) => thread::launch(registry, owner.clone(), launch),
         }
     }
 }

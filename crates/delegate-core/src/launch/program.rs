@@ -61,7 +61,7 @@ pub fn registry() -> Registry {
     self_roles().map_or_else(Registry::shipped, |roles| roles.registry)
 }
 
-/// The owner of this process, made at the first call. `None` when no program here can be a
+/// The owner of this process, made at the first call; a delegator has it write down what it starts. `None` when no program here can be a
 /// supervisor.
 #[must_use]
 pub fn owner() -> Option<Owner> {
@@ -69,9 +69,7 @@ pub fn owner() -> Option<Owner> {
     OWNER
         .get_or_init(|| {
             let (program, args) = supervisor_program()?;
-            let owner = Owner::new(program, args);
-            ownership::owner::set_default(owner.clone());
-            Some(owner)
+            Some(Owner::new(program, args))
         })
         .clone()
 }

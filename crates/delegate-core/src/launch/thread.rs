@@ -12,11 +12,16 @@ use std::time::Duration;
 use delegate_child::{Host, Kept, OwnerSource, Registry, link, serve};
 use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
 
-use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure, program};
+use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure};
 
 /// Starts one worker thread.
-pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, StartFailure> {
+pub(super) fn launch(
+    registry: &Registry,
+    owner: Option<Owner>,
+    launch: Launch,
+) -> Result<Launched, StartFailure> {
     let (link, half) = link::memory(launch.waker);
+    let open: Open = Box::new(move |purpose, sink| open(owner.as_ref()?, purpose, sink));
     let scope = Arc::new(LazyScope::new(launch.purpose, launch.sink, open));
     let (kept, output) = Kept::pipes().map_err(|error| failure("pipes", &error))?;
     let (registry, inner) = (registry.clone(), Arc::clone(&scope));
@@ -46,10 +51,10 @@ pub(super) fn launch(registry: &Registry, launch: Launch) -> Result<Launched, St
 }
 
 /// Makes a scope; blocks until the supervisor has answered.
-type Open = fn(&str, Sink) -> Option<Scope>;
+type Open = Box<dyn Fn(&str, Sink) -> Option<Scope> + Send + Sync>;
 
-fn open(purpose: &str, sink: Sink) -> Option<Scope> {
-    match program::owner()?.scope(purpose, move |event| sink(event)) {
+fn open(owner: &Owner, purpose: &str, sink: Sink) -> Option<Scope> {
+    match owner.scope(purpose, move |event| sink(event)) {
         Ok(scope) => Some(scope),
         Err(error) => {
             tracing::warn!(target: "delegate::launch::thread", %error, "no scope");
@@ -162,7 +167,7 @@ mod tests {
             DOOR.wait();
             None
         }
-        let scope = scope(slow);
+        let scope = scope(Box::new(slow));
         let (opening, ending) = (Arc::clone(&scope), Arc::clone(&scope));
         let opener = thread::spawn(move || opening.owner().is_none());
         DOOR.wait();
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_scope_that_was_ended_is_opened_no_more() {
-        let scope = scope(|_, _| panic!("it was opened"));
+        let scope = scope(Box::new(|_, _| panic!("it was opened")));
         scope.end(Duration::ZERO);
         assert!(scope.owner().is_none());
     }

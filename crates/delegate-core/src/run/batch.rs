@@ -21,7 +21,7 @@ use super::clock::Clock;
 use super::control::ControlState;
 use super::delivery::Delivery;
 use crate::collect::Said;
-use crate::launch::{Handle, Launched, Launcher, StartFailure};
+use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order};
 use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
@@ -29,6 +29,9 @@ use crate::store::{NewRun, Store};
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the end of a batch waits for the ledger, and for what is known of earlier owners.
+const RECORDS_LIMIT: Duration = Duration::from_millis(250);
 
 /// Something that reached the loop. Each kind comes a bounded number of times per child, so its
 /// channel needs no bound.
@@ -61,6 +64,7 @@ pub(crate) struct Batch {
     pub(crate) title: String,
     pub(crate) plan: Arc<Plan>,
     pub(crate) launcher: Launcher,
+    pub(crate) records: Records,
     pub(crate) store: Store,
     pub(crate) delivery: Arc<Delivery>,
     pub(crate) control: Arc<ControlState>,
@@ -266,6 +270,17 @@ impl Loop {
         self.batch.control.applied();
     }
 
+    /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all.
+    async fn settle_records(&self) {
+        const STEP: Duration = Duration::from_millis(5);
+        for _ in 0..RECORDS_LIMIT.as_millis() / STEP.as_millis() {
+            if self.batch.records.is_settled() {
+                return;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    }
+
     async fn end(self) -> Report {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
@@ -279,6 +294,8 @@ impl Loop {
         }
         self.batch.delivery.complete();
         self.batch.control.end();
+        self.settle_records().await;
+        self.batch.records.warn(&store);
         let warnings = std::iter::from_fn(|| store.take_warning());
         let ending = Ending {
             run_id: self.batch.run,

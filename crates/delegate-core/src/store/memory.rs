@@ -11,7 +11,7 @@ use super::database::RunRow;
 
 /// A thing that is told once, however often it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The place is a network file system.
     Place,
     /// An old file was moved aside.
@@ -20,6 +20,12 @@ pub(super) enum Trouble {
     Outcomes,
     /// Bytes of logs are missing.
     Logs,
+    /// Processes of earlier owners still run.
+    Leftovers,
+    /// Something was done about the file of the ledger.
+    LedgerMoved,
+    /// The ledger is not written.
+    Ledger,
 }
 
 /// Runs and outcomes that are not on disk. Bounded by the children of this process.
@@ -55,12 +61,20 @@ impl Shared {
     /// Queues a warning for people, unless one of this kind was, or one that covers it: a disk that
     /// takes no outcome takes no log either, and is told once.
     pub(super) fn warn(&self, trouble: Trouble, text: impl FnOnce() -> String) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        let covered = trouble == Trouble::Logs && warnings.0.contains(&Trouble::Outcomes);
-        if warnings.0.insert(trouble) && !covered {
+        self.queue(trouble, || {
             let text = text();
             tracing::warn!(target: "delegate::store", "{text}");
-            warnings.1.push_back(text);
+            text
+        });
+    }
+
+    /// The same for what is in the log already.
+    pub(super) fn queue(&self, trouble: Trouble, text: impl FnOnce() -> String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let covered = matches!(trouble, Trouble::Logs | Trouble::Ledger)
+            && warnings.0.contains(&Trouble::Outcomes);
+        if warnings.0.insert(trouble) && !covered {
+            warnings.1.push_back(text());
         }
     }
 

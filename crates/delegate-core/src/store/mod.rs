@@ -32,7 +32,8 @@ use delegate_protocol::{Outcome, RunId};
 use self::database::{Database, RunRow};
 use self::files::Files;
 use self::inbox::{Inbox, Record};
-use self::memory::{Shared, Trouble};
+use self::memory::Shared;
+pub(crate) use self::memory::Trouble;
 use self::owner::Owner;
 pub use self::reader::Reader;
 use self::recorder::Recorder;
@@ -113,6 +114,16 @@ impl Store {
     #[must_use]
     pub fn open(state_dir: &Path) -> Self {
         Self::open_with(state_dir, Limits::default())
+    }
+
+    /// The state directory, if anything can be kept there.
+    pub(crate) fn kept_in(&self) -> Option<&Path> {
+        self.inner.keeps_files.then_some(self.inner.state_dir.as_path())
+    }
+
+    /// Queues a warning for people, of which the log has been told, once of each kind.
+    pub(crate) fn warn(&self, trouble: Trouble, text: String) {
+        self.inner.shared.queue(trouble, || text);
     }
 
     /// Reads what is there, without a recorder, and without making anything.

@@ -9,6 +9,7 @@ use crate::child::{Child, Terms, Wanted};
 use crate::group::{Group, GroupError};
 use crate::identity::{self, Stat};
 use crate::launch::TAG;
+use crate::number::next_spawn;
 use crate::protocol::Request;
 use crate::spawn::{DEFAULT_GRACE, Leftovers};
 use crate::supervisor_loop::FIRST_MARK;
@@ -41,10 +42,10 @@ impl Client {
         let grace = DEFAULT_GRACE;
         let terms =
             Terms { grace, leftovers: Leftovers::Kill, release: None, group: Some(adopted) };
-        let request = |id| Request::Adopt { id, group: adopted, grace };
-        let (child, _) = self
-            .ask((PathBuf::new(), None, terms), Box::new(|_| ()), vec![handle], request)
-            .map_err(|error| error.detail)?;
+        let id = next_spawn();
+        let child = Child::new(id, terms, PathBuf::new(), None, Box::new(|_| ()));
+        let request = Request::Adopt { id, group: adopted, grace };
+        let (child, _) = self.ask(child, &request, vec![handle]).map_err(|error| error.detail)?;
         lock(&self.state).groups.insert(adopted.leader, child);
         // One that was to be let go is owned again; another one that had this number is over.
         if let Some(known) = known {
@@ -74,9 +75,9 @@ impl Client {
         }
     }
 
-    fn disown(&self, group: &Child, once_empty: bool) {
+    fn disown(&self, group: &Arc<Child>, once_empty: bool) {
         group.want(|wanted: &mut Wanted| wanted.disown = Some(once_empty));
-        self.tell(&Request::Disown { id: group.id, once_empty });
+        self.tell(group, &Request::Disown { id: group.id, once_empty });
     }
 
     pub(super) fn forget_group(&self, child: &Arc<Child>) {

@@ -8,6 +8,7 @@ use super::{Client, Wanted, lock};
 use crate::child::{Child, Packed, Terms};
 use crate::connection::Connection;
 use crate::exit::ChildEvent;
+use crate::hook;
 use crate::protocol::Request;
 
 /// How often guards are started anew before their children are given up: who kills them may go on for a
@@ -34,6 +35,9 @@ impl Client {
     ) {
         tracing::warn!(generation, "a guard was replaced; its children live on");
         line.served_by(guards);
+        if hook::is_off("resync") {
+            return;
+        }
         let (tell, told) = channel();
         let number = u64::from(generation);
         {
@@ -86,16 +90,7 @@ impl Client {
     fn say_what_is_wanted(&self, line: &Connection) {
         let children: Vec<_> = lock(&self.state).children.values().cloned().collect();
         for child in children {
-            let Wanted { end, paused, disown } = child.want(|_| ());
-            if let Some(once_empty) = disown {
-                line.tell(&Request::Disown { id: child.id, once_empty }, Vec::new());
-            }
-            if paused {
-                line.tell(&Request::Pause { id: child.id }, Vec::new());
-            }
-            if let Some(grace) = end {
-                line.tell(&Request::End { id: child.id, grace }, Vec::new());
-            }
+            say_wishes(line, &child);
         }
     }
 
@@ -103,7 +98,7 @@ impl Client {
     /// handles, the rest by what stands below and by its mark.
     pub(super) fn hand_over(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        state.line = None;
+        state.forget_line();
         if state.children.is_empty() {
             return;
         }
@@ -158,3 +153,23 @@ impl Client {
         }
     }
 }
+
+/// Says what is wanted of a child at the moment at which it is said. An end comes last: what is to end must
+/// not be stopped after that.
+pub(super) fn say_wishes(line: &Connection, child: &Child) {
+    let id = child.id;
+    line.tell_each(|| {
+        let Wanted { end, paused, disown } = child.want(|_| ());
+        let disown = disown.map(|once_empty| Request::Disown { id, once_empty });
+        let paused = paused.map(|paused| match paused {
+            true => Request::Pause { id },
+            false => Request::Resume { id },
+        });
+        let end = end.map(|grace| Request::End { id, grace });
+        disown.into_iter().chain(paused).chain(end).collect()
+    });
+}
+
+#[cfg(test)]
+#[path = "succession_tests.rs"]
+mod tests;

@@ -31,7 +31,7 @@ const TEST_CRASH: &str = "OWNERSHIP_TEST_EXEMPT_CRASH";
 
 /// Dies here, if a test says so.
 pub(super) fn crash_at(step: &str) {
-    if std::env::var_os(TEST_CRASH).is_some_and(|at| at == step)
+    if crate::hook::setting(TEST_CRASH).is_some_and(|at| at == step)
         && let Ok(own) = crate::identity::own_pidfd()
     {
         let _ = signal::send(own.as_fd(), libc::SIGKILL);
@@ -186,6 +186,7 @@ fn start_shim(program: &Program) -> Result<OwnedFd, SpawnError> {
             session: true,
             subreaper: false,
             open_files: None,
+            oom_score: None,
             pid_word: None,
             failed_word: None,
         })
@@ -299,6 +300,7 @@ pub(super) fn start_job(job: &Job<'_>) -> Result<(Pid, OwnedFd), Failure> {
         session: true,
         subreaper: false,
         open_files: None,
+        oom_score: None,
         pid_word: None,
         failed_word: None,
     })

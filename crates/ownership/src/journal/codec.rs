@@ -116,7 +116,7 @@ pub enum Event {
     Takeover {
         /// The dead guard.
         pid: u32,
-        /// The number of this change, from 1.
+        /// The number that the dead guard had among those of its owner, from 1.
         generation: u32,
     },
     /// A signal was sent.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::{Contents, FOLDER, MAX_BYTES, OLD_SUFFIX, SUFFIX, read};
+use super::{Contents, FOLDER, MAX_BYTES, OLD_SUFFIX, SUFFIX, read, stem};
 use crate::identity::{BootId, Identity};
 
 /// A journal that nobody writes any more, held so that nobody else folds it meanwhile.
@@ -48,6 +48,23 @@ impl Finished {
         }
         Ok(Some(Self { path: path.to_owned(), contents, _held: file }))
     }
+}
+
+/// A journal that was not folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Somebody writes it, or folds it just now.
+    Written,
+    Finished,
+}
+
+/// Whether there is a journal of this owner under `dir`.
+pub(crate) fn waits(dir: &Path, owner: &Identity) -> Option<Waits> {
+    let path = dir.join(FOLDER).join(format!("{}{SUFFIX}", stem(owner)));
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+    let lock = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive);
+    let held = lock == Err(rustix::io::Errno::WOULDBLOCK);
+    Some(if held { Waits::Written } else { Waits::Finished })
 }
 
 /// The owner as far as the name tells. In which pid namespace its number counts it does not.

@@ -40,6 +40,29 @@ pub(super) fn owner_id(transaction: &Transaction<'_>, owner: &Identity) -> rusql
     Ok(id)
 }
 
+/// The owner that had this number and start time in this boot and pid namespace.
+pub(super) fn owner_at(
+    connection: &Connection,
+    (boot, namespace): (Option<BootId>, Option<u64>),
+    pid: u32,
+    start: u64,
+) -> rusqlite::Result<Option<Identity>> {
+    let mut find = connection.prepare_cached(
+        "SELECT inode FROM owners WHERE boot = ?1 AND namespace = ?2 AND pid = ?3 AND start = ?4",
+    )?;
+    let text = boot.map(|boot| boot.to_string()).unwrap_or_default();
+    let key = params![text, signed(namespace.unwrap_or(0)), pid, signed(start)];
+    let inode = find.query_row(key, |row| row.get::<_, i64>(0)).optional()?;
+    Ok(inode.map(|inode| Identity {
+        boot,
+        pid,
+        start: Some(start),
+        inode: (inode != 0).then_some(inode.cast_unsigned()),
+        namespace,
+        cgroup: None,
+    }))
+}
+
 /// Writes a row as it is now, whether it is there or not.
 pub(super) fn upsert(transaction: &Transaction<'_>, owner: i64, row: &Row) -> rusqlite::Result<()> {
     let (exempt, expires) = match &row.policy {

@@ -129,8 +129,12 @@ fn apply(
         }
     }
     if let Some((guard, at)) = swept(&contents.records) {
+        // Two owners of one process have two pairs of guards: what certainly lives is not over because one
+        // of these was done.
+        let is_over = |row: &&mut Row| row.verify().child != Standing::Same;
         let its =
             living.iter_mut().filter(|row| row.owner == *owner && row.policy == Policy::Owned);
+        let its = its.filter(is_over);
         its.for_each(|row| row.finish(None, ended_by(guard), "its owner was gone", at));
     }
     for row in &living {
@@ -288,26 +292,40 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
     })
 }
 
-/// Ends a row that nobody else will. `false` when it had ended or is not there.
+/// A row that is to be ended, and how.
+pub(super) struct Settled<'a> {
+    pub(super) row: Row,
+    pub(super) end: End,
+    pub(super) by: EndedBy,
+    pub(super) why: &'a str,
+}
+
+/// Ends rows that nobody else will; says how many. Those that had ended or are not there are none.
 pub(super) fn settle(
     connection: &mut Connection,
-    row: &Row,
-    (end, by, why): (End, EndedBy, &str),
+    rows: &[Settled<'_>],
     now: u64,
-) -> rusqlite::Result<bool> {
+) -> rusqlite::Result<usize> {
+    if rows.is_empty() {
+        return Ok(0);
+    }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let living = database::select(&transaction, &Which::Living)?;
-    let found = living.into_iter().find(|it| it.owner == row.owner && it.spawn == row.spawn);
-    let Some(mut row) = found else { return Ok(false) };
-    row.finish(Some(end), by, why, now);
-    let owner = database::owner_id(&transaction, &row.owner)?;
-    database::upsert(&transaction, owner, &row)?;
-    let (at, who, pid) = (now, database::by_word(by), row.identity.map(|identity| identity.pid));
-    let (owner, spawn) = (Some(owner), Some(row.spawn));
-    let line = Line { owner, at, who, what: "settled", spawn, pid, detail: why };
-    database::note(&transaction, &line)?;
+    let mut settled = 0;
+    for mut row in database::select(&transaction, &Which::Living)? {
+        let is_it = |to: &&Settled<'_>| to.row.owner == row.owner && to.row.spawn == row.spawn;
+        let Some(Settled { end, by, why, .. }) = rows.iter().find(is_it) else { continue };
+        row.finish(Some(*end), *by, why, now);
+        let owner = database::owner_id(&transaction, &row.owner)?;
+        database::upsert(&transaction, owner, &row)?;
+        let (at, who) = (now, database::by_word(*by));
+        let pid = row.identity.map(|identity| identity.pid);
+        let (owner, spawn) = (Some(owner), Some(row.spawn));
+        let line = Line { owner, at, who, what: "settled", spawn, pid, detail: why };
+        database::note(&transaction, &line)?;
+        settled += 1;
+    }
     transaction.commit()?;
-    Ok(true)
+    Ok(settled)
 }
 
 #[cfg(test)]

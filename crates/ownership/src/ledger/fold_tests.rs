@@ -213,8 +213,9 @@ fn a_row_is_settled_once() {
     let mut connection = connection(dir.path());
     fold(&mut connection, dir.path(), &mut |_| {}).expect("fold");
     let row = database::select(&connection, &Which::Living).expect("rows").remove(0);
-    let how = (End::Lost, EndedBy::Janitor, "its owner is of another boot");
-    assert!(settle(&mut connection, &row, how, 99).expect("settle"));
-    assert!(!settle(&mut connection, &row, how, 99).expect("settle"));
+    let (end, by, why) = (End::Lost, EndedBy::Janitor, "its owner is of another boot");
+    let settled = [Settled { row, end, by, why }];
+    assert_eq!(settle(&mut connection, &settled, 99).expect("settle"), 1);
+    assert_eq!(settle(&mut connection, &settled, 99).expect("settle"), 0);
     assert_eq!(told(&connection)[3], (4, State::Ended, Some(End::Lost), Some(EndedBy::Janitor)));
 }

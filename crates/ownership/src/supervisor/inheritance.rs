@@ -1,6 +1,7 @@
 //! What a guard takes over from the other one, and scopes whose processes are nobody's child here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::iter::successors;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,11 @@ use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::sys::Pid;
 use crate::table::{Flag, Row, Stage};
 
+/// The asking side numbers from 1.
+const NOBODY: u64 = 0;
+
 impl Supervisor {
-    /// Rows come older scopes first, so that what a scope is in is there before it. What the other one
-    /// may not have said is said again: the owner knows each thing by its number.
+    /// What the other one may not have said is said again: the owner knows each thing by its number.
     pub(super) fn inherit(
         &mut self,
         rows: Vec<Row>,
@@ -23,11 +26,14 @@ impl Supervisor {
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {
-        let taken: Vec<_> = rows
-            .into_iter()
-            .filter(|row| self.take_row(row, foster, now, effects))
-            .map(|row| (row.scope, row.has(Flag::Ending)))
-            .collect();
+        let mut taken = Vec::new();
+        for row in parents_first(rows) {
+            // Whoever asked for it is gone, and so is all that it had asked for.
+            let orphaned = self.registry.get(row.parent).is_none();
+            if self.take_row(&row, foster, now, effects) {
+                taken.push((row.scope, row.ending.or(orphaned.then_some(row.grace))));
+            }
+        }
         let left_by_the_dead = taken.iter().map(|(scope, _)| *scope).filter(|scope| {
             self.registry.get(*scope).is_some_and(|found| found.root == Root::Dead && !found.foster)
         });
@@ -42,11 +48,11 @@ impl Supervisor {
             burdened.extend(scopes);
         }
         for (scope, ending) in &taken {
-            if self.is_releasing(*scope) {
-                // Only its deadline ends it, and that may have come.
-                let late = ending.then_some(Duration::ZERO);
-                late.into_iter().for_each(|grace| self.end(*scope, Some(grace), now, effects));
-            } else if *ending || self.owner_gone {
+            if ending.is_some() {
+                self.end(*scope, *ending, now, effects);
+            }
+            // Of a release command only its deadline is the end.
+            if self.owner_gone && !self.is_releasing(*scope) {
                 self.end(*scope, None, now, effects);
             }
         }
@@ -69,6 +75,8 @@ impl Supervisor {
         let rootless = row.has(Flag::Rootless);
         let unborn = row.stage == Stage::Intent && (rootless || row.pid == 0);
         let foster = (foster || row.has(Flag::Foster)) && !rootless;
+        // Its name is of a line that is gone, and would be somebody else's on the owner's.
+        let id = if self.registry.get(row.parent).is_some() { row.id } else { NOBODY };
         let root = match (row.stage, row.failed) {
             // It was never done; who asked asks again.
             (Stage::Intent, _) if unborn => {
@@ -79,7 +87,7 @@ impl Supervisor {
                 if row.has(Flag::Releases) {
                     self.release_failed(row.parent, failure, effects);
                 } else {
-                    effects.push(failed_reply(row.parent, row.id, failure));
+                    effects.push(failed_reply(row.parent, id, failure));
                 }
                 effects.push(Effect::Forget { scope });
                 return false;
@@ -90,7 +98,7 @@ impl Supervisor {
             (Stage::Intent | Stage::Alive, _) => Root::Running(row.pid),
             (Stage::Dead | Stage::Empty, _) => Root::Dead,
         };
-        let mut inherited = Scope::new(row.parent, row.id, root, row.grace);
+        let mut inherited = Scope::new(row.parent, id, root, row.grace);
         inherited.foster = foster && row.stage != Stage::Empty;
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
@@ -113,11 +121,11 @@ impl Supervisor {
         self.registry.inherit(scope, inherited);
         let line = self.registry.get(scope).map_or(parent, |scope| scope.parent);
         if !row.has(Flag::ToldStarted) && !rootless {
-            let reply = Reply::Started { id: row.id, pid: row.pid, scope: scope.0 };
+            let reply = Reply::Started { id, pid: row.pid, scope: scope.0 };
             effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
         if let Some(exit) = row.exit.clone().filter(|_| !row.has(Flag::ToldExited)) {
-            let reply = Reply::Exited { id: row.id, exit };
+            let reply = Reply::Exited { id, exit };
             effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
         if over && let Some(removed) = self.registry.remove(scope) {
@@ -219,11 +227,24 @@ impl Supervisor {
             if self.registry.get(scope).is_some() {
                 continue;
             }
-            let mut stray = Scope::new(ScopeId::ALL, 0, Root::Dead, Duration::ZERO);
+            let mut stray = Scope::new(ScopeId::ALL, NOBODY, Root::Dead, Duration::ZERO);
             stray.foster = true;
             stray.told = true;
             self.registry.inherit(scope, stray);
             self.end(scope, Some(crate::spawn::DEFAULT_GRACE), now, effects);
         }
     }
+}
+
+/// What a scope is in comes before it. Numbers do not tell: each guard has its own, and a scope is taken over
+/// with its line.
+fn parents_first(mut rows: Vec<Row>) -> Vec<Row> {
+    let parents: HashMap<_, _> = rows.iter().map(|row| (row.scope, row.parent)).collect();
+    // No torn row makes this endless.
+    let depth = |row: &Row| {
+        let above = |scope: &ScopeId| parents.get(scope).copied();
+        successors(Some(row.parent), above).take(parents.len()).count()
+    };
+    rows.sort_by_cached_key(|row| (depth(row), row.scope));
+    rows
 }

@@ -6,8 +6,9 @@ use rustix::io::Errno;
 
 use super::stock::SeenDead;
 use super::voice::{Line, Word};
-use super::{Loop, START_FILES};
+use super::{Loop, START_FILES, now};
 use crate::exit::Process;
+use crate::journal;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
@@ -54,9 +55,16 @@ impl Loop {
             Effect::Relay { .. } => {}
             Effect::Leave => self.leave(),
             // A keeper that has something left may die before it is done: who sees it then?
-            Effect::Exit => self.done = !self.peer_is_busy(),
+            Effect::Exit => self.exit(),
         }
         Vec::new()
+    }
+
+    fn exit(&mut self) {
+        self.done = !self.peer_is_busy();
+        if self.done {
+            self.write_down(journal::Event::SweepEnded { left: 0 });
+        }
     }
 
     fn forget(&mut self, scope: ScopeId) {
@@ -117,6 +125,7 @@ impl Loop {
             null: self.null.as_fd(),
             open_files: self.open_files,
             subreaper: !self.off.subreaper,
+            oom_score: self.oom_score.as_deref(),
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
         };
         let tag = format!("{}:{}", self.owner_identity, scope.0);
@@ -173,11 +182,11 @@ impl Loop {
     fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
         match reply {
             Reply::Started { .. } => self.die_at("before-started"),
+            Reply::Opened { .. } => self.die_at("before-opened"),
             Reply::Exited { .. } => self.die_at("before-exited"),
             Reply::Emptied { .. } => self.die_at("before-emptied"),
             Reply::Hello { .. }
             | Reply::Failed { .. }
-            | Reply::Opened { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Pong { .. } => {}
@@ -242,7 +251,10 @@ impl Loop {
 
     fn terminate(&mut self, scope: ScopeId) {
         self.die_at("ending");
-        self.flag(scope, Flag::Ending, true);
+        let ladder = self.machine.registry().get(scope).and_then(|scope| scope.ladder.as_ref());
+        if let (Some(slot), Some(ladder)) = (self.row(scope), ladder) {
+            self.table.set_ending(slot, ladder.grace(now()));
+        }
         if self.groups.contains_key(&scope) {
             return self.terminate_group(scope);
         }
@@ -256,6 +268,8 @@ impl Loop {
             self.send_group(scope, *number);
         }
         self.reached.entry(scope).or_default().group = leader;
+        let foster = self.fosters.get(&scope).map(|foster| foster.member.pid);
+        self.write_down_signal(scope, libc::SIGTERM, leader.or(foster));
     }
 
     /// Children of ours that stand for a scope; all are unreaped, so their numbers are theirs.
@@ -325,6 +339,8 @@ impl Loop {
             member.send(signals);
             found.push(member.stat.process(member.pid));
         }
+        let met = found.iter().map(|process| process.pid.cast_signed());
+        self.write_down_signal(scope, libc::SIGTERM, met.collect::<Vec<_>>());
         let found = Event::Found { scope, members: found };
         [Some(found), self.vanished(scope, nobody)].into_iter().flatten().collect()
     }
@@ -335,7 +351,8 @@ impl Loop {
             return Vec::new();
         }
         let mut events = Vec::new();
-        for member in self.stop_all(scopes) {
+        let members = self.stop_all(scopes);
+        for member in &members {
             member.send(&[libc::SIGKILL]);
         }
         for scope in scopes {
@@ -346,9 +363,23 @@ impl Loop {
                     member.send(&[libc::SIGKILL]);
                 }
                 events.extend(self.vanished(*scope, members.is_empty()));
+                let met = members.iter().map(|member| member.pid);
+                self.write_down_signal(*scope, libc::SIGKILL, met);
             }
         }
+        self.write_down_kills(scopes, &members);
         events
+    }
+
+    fn write_down_kills(&mut self, scopes: &[ScopeId], members: &[Member]) {
+        for scope in scopes {
+            self.write_down_signal(*scope, libc::SIGKILL, self.stems(*scope));
+        }
+        // Of several at once it is not known whose the others are.
+        let whose = if let [scope] = scopes { *scope } else { ScopeId::ALL };
+        let others = members.iter().map(|member| member.pid);
+        let others: Vec<_> = others.filter(|pid| !self.machine.registry().knows(*pid)).collect();
+        self.write_down_signal(whose, libc::SIGKILL, others);
     }
 
     fn pause(&mut self, scopes: &[ScopeId]) {

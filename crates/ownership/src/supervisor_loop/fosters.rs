@@ -2,7 +2,7 @@
 //! in their environment. That none is left is known from looking, not from the kernel: this is the
 //! degraded state, of which [`crate::supervisor::Event::Inherit`] is the beginning.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -22,7 +22,7 @@ use crate::table::{Flag, Stage};
 /// A root that is no child of ours.
 pub(super) struct Foster {
     pub(super) handle: OwnedFd,
-    member: Member,
+    pub(super) member: Member,
 }
 
 impl Loop {
@@ -86,16 +86,17 @@ impl Loop {
             })
             .map(|(id, _)| id)
             .collect();
-        for scope in lost {
-            self.foster_died(scope);
-        }
+        self.fosters_died(lost);
     }
 
-    pub(super) fn foster_died(&mut self, scope: ScopeId) {
-        let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
-        let exit = handle.and_then(|handle| wait::exit_of_other(&handle));
-        let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
-        self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+    pub(super) fn fosters_died(&mut self, scopes: Vec<ScopeId>) {
+        let mut patience = wait::PATIENCE;
+        for scope in scopes {
+            let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
+            let exit = handle.and_then(|handle| wait::exit_of_other(&handle, &mut patience));
+            let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
+            self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+        }
     }
 
     /// Everything of such a scope: its root, what carries its mark, what stands below these, and what was
@@ -113,7 +114,7 @@ impl Loop {
             same.then_some(Member { pid: member.pid, stat: now })
         });
         let met: Vec<_> = met.collect();
-        let tops = root.into_iter().chain(self.marked(|marked| marked == scope)).chain(met);
+        let tops = root.into_iter().chain(self.marked(scope)).chain(met);
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
@@ -136,16 +137,27 @@ impl Loop {
         members
     }
 
-    /// Processes whose environment names a scope that is asked for.
-    pub(super) fn marked(&self, wanted: impl Fn(ScopeId) -> bool) -> Vec<Member> {
-        numbers_of_all()
-            .filter_map(|pid| {
-                let stat = Stat::read(pid).filter(|stat| !stat.is_dead())?;
-                self.tag_of(pid).filter(|tag| wanted(*tag))?;
-                let same = Stat::read(pid)?.start == stat.start;
-                (same && !self.is_guard(pid)).then_some(Member { pid, stat })
-            })
-            .collect()
+    /// Processes whose environment names this scope. All are looked at once in a turn, however many scopes ask:
+    /// who is born after that stands below one who was met.
+    pub(super) fn marked(&mut self, scope: ScopeId) -> Vec<Member> {
+        let marks = self.marks.take().unwrap_or_else(|| self.read_marks());
+        let marked = marks.get(&scope).cloned().unwrap_or_default();
+        self.marks = Some(marks);
+        marked
+    }
+
+    fn read_marks(&self) -> HashMap<ScopeId, Vec<Member>> {
+        let mut marks: HashMap<_, Vec<_>> = HashMap::new();
+        for pid in numbers_of_all().filter(|pid| !self.is_guard(*pid)) {
+            let found = Stat::read(pid).filter(|stat| !stat.is_dead());
+            let found = found.and_then(|stat| Some((self.tag_of(pid)?, stat)));
+            if let Some((tag, stat)) = found
+                && Stat::read(pid).is_some_and(|now| now.start == stat.start)
+            {
+                marks.entry(tag).or_default().push(Member { pid, stat });
+            }
+        }
+        marks
     }
 
     /// Started from inside such a scope, a guard may carry its mark.
@@ -160,13 +172,8 @@ impl Loop {
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
-        let found: HashSet<_> = self
-            .marked(|tag| !known.contains(&tag) && tag.0 < FIRST_MARK)
-            .iter()
-            .filter_map(|member| self.tag_of(member.pid))
-            .filter(|tag| !known.contains(tag) && tag.0 < FIRST_MARK)
-            .collect();
-        found.into_iter().collect()
+        let is_stray = |tag: &ScopeId| !known.contains(tag) && tag.0 < FIRST_MARK;
+        self.read_marks().into_keys().filter(is_stray).collect()
     }
 
     /// The scope that a process's environment names, if it is one of ours.

@@ -104,8 +104,9 @@ impl Loop {
         }
     }
 
-    /// Remembers who is there.
+    /// Remembers who is there now.
     fn note_group(&mut self, scope: ScopeId) {
+        self.marks = None;
         let members = self.group_members(scope);
         if let Some(group) = self.groups.get_mut(&scope) {
             group.seen = members;
@@ -123,24 +124,33 @@ impl Loop {
         }
         let leader = group.adopted.leader;
         self.reached.entry(scope).or_default().group = sent.is_ok().then_some(leader);
+        self.write_down_signal(scope, libc::SIGTERM, sent.is_ok().then_some(leader));
     }
 
     /// Everybody of a group who lives.
-    pub(super) fn group_members(&self, scope: ScopeId) -> Vec<Member> {
-        let looks = (0..LOOKS).map(|_| self.look_at_group(scope));
-        looks.into_iter().find(|members| !members.is_empty()).unwrap_or_default()
+    pub(super) fn group_members(&mut self, scope: ScopeId) -> Vec<Member> {
+        for _ in 0..LOOKS {
+            let members = self.look_at_group(scope);
+            if !members.is_empty() {
+                return members;
+            }
+            // Marks that were read before are none of another look.
+            self.marks = None;
+        }
+        Vec::new()
     }
 
-    fn look_at_group(&self, scope: ScopeId) -> Vec<Member> {
+    fn look_at_group(&mut self, scope: ScopeId) -> Vec<Member> {
         let Some(group) = self.groups.get(&scope) else { return Vec::new() };
+        let (mark, seen) = (group.adopted.mark, group.seen.clone());
         let numbered: Vec<_> = by_number(group.adopted).collect();
         let numbered = if group.has_its_number() { numbered } else { Vec::new() };
         // Scopes of guards have marks of other numbers, and their own ends.
-        let marked = match group.adopted.mark {
-            mark @ FIRST_MARK.. => self.marked(|tag| tag.0 == mark),
+        let marked = match mark {
+            FIRST_MARK.. => self.marked(ScopeId(mark)),
             _ => Vec::new(),
         };
-        let tops = group.seen.iter().cloned().chain(numbered).chain(marked);
+        let tops = seen.into_iter().chain(numbered).chain(marked);
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| !self.is_guard(member.pid) && seen.insert(member.identity()));

@@ -1,7 +1,9 @@
 //! For tests only: single mechanisms switched off, so that a test can show what escapes without them.
 
-/// For tests only: mechanisms to switch off, by name. Each has a test that shows what escapes then.
-const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
+use std::io;
+
+use crate::hook::{is_off, setting};
+use crate::succession::Role;
 
 /// For tests only: the step at which a guard kills itself, and at which time it is taken by either of the
 /// two: `STEP` or `STEP:TURN`.
@@ -11,6 +13,7 @@ const TEST_DIE_AT: &str = "OWNERSHIP_TEST_DIE_AT";
 #[derive(Debug, Clone, Default)]
 pub(super) struct Off {
     pub(super) subreaper: bool,
+    /// The owner's death is not seen. `deaf` does that to the supervisor alone.
     pub(super) pidfd: bool,
     pub(super) walk: bool,
     pub(super) cont: bool,
@@ -19,25 +22,43 @@ pub(super) struct Off {
     pub(super) lists: bool,
     /// As on a kernel before 6.9.
     pub(super) group_handle: bool,
+    /// The other guard's death is not seen.
+    pub(super) keeper_watch: bool,
+    /// What the other guard had is not read.
+    pub(super) table: bool,
+    /// The other guard gets no copies of lines.
+    pub(super) mirror: bool,
+    /// A supervisor that does not begin to end everything is waited for.
+    pub(super) mark: bool,
     pub(super) die_at: Option<(String, u64)>,
 }
 
 impl Off {
-    pub(super) fn from_environment() -> Self {
-        let list = std::env::var(TEST_OFF).unwrap_or_default();
-        let has = |name| list.split(',').any(|word| word == name);
+    pub(super) fn from_environment(role: Role) -> Self {
         Self {
-            subreaper: has("subreaper"),
-            pidfd: has("pidfd"),
-            walk: has("walk"),
-            cont: has("cont"),
-            kill: has("kill"),
-            lists: has("lists"),
-            group_handle: has("group-handle"),
-            die_at: std::env::var(TEST_DIE_AT).ok().map(|step| match step.split_once(':') {
+            subreaper: is_off("subreaper"),
+            pidfd: is_off("pidfd") || role == Role::Supervisor && is_off("deaf"),
+            walk: is_off("walk"),
+            cont: is_off("cont"),
+            kill: is_off("kill"),
+            lists: is_off("lists"),
+            group_handle: is_off("group-handle"),
+            keeper_watch: is_off("keeper-watch"),
+            table: is_off("table"),
+            mirror: is_off("mirror"),
+            mark: is_off("mark"),
+            die_at: setting(TEST_DIE_AT).map(|step| match step.split_once(':') {
                 Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
                 None => (step, 1),
             }),
         }
     }
+}
+
+/// For tests only: a supervisor that cannot start, in either way.
+pub(super) fn fail_at_start() -> io::Result<()> {
+    if is_off("abort-at-start") {
+        std::process::abort();
+    }
+    if is_off("exit-at-start") { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
 }

@@ -8,6 +8,7 @@ use super::voice::{Line, Word};
 use super::{BATCH, Loop, now, set_up};
 use crate::exit::ExitStatus;
 use crate::identity::Stat;
+use crate::journal;
 use crate::launch;
 use crate::line::{self, Received};
 use crate::peer::{Held, Note};
@@ -24,6 +25,8 @@ pub(super) struct Peer {
     pub(super) handle: OwnedFd,
     /// 0 for a keeper, which is no child of ours.
     pub(super) pid: Pid,
+    /// Its number for people.
+    shown: Pid,
     pub(super) generation: u32,
     pub(super) link: Line,
     /// Nothing more comes over the link; its death is told by its handle.
@@ -33,9 +36,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(handle: OwnedFd, pid: Pid, generation: u32, link: OwnedFd) -> Self {
+    pub(super) fn new(
+        handle: OwnedFd,
+        (pid, shown): (Pid, Pid),
+        generation: u32,
+        link: OwnedFd,
+    ) -> Self {
         let link = Line::new(link);
-        Self { handle, pid, generation, link, hung_up: false, told_settled: false }
+        Self { handle, pid, shown, generation, link, hung_up: false, told_settled: false }
     }
 }
 
@@ -53,6 +61,9 @@ impl Loop {
 
     /// At once: what it is about may be all that is left of us a moment later.
     pub(super) fn mirror(&mut self, held: Held, scope: ScopeId) {
+        if self.off.mirror {
+            return;
+        }
         let fd = match held {
             Held::Line => self.lines.get(&scope).map(|line| &line.socket),
             Held::Command => self.commands.get(&scope),
@@ -65,8 +76,14 @@ impl Loop {
         }
     }
 
+    /// One that was not told yet is not told at all: a guard that is stopped would let us run out of
+    /// descriptors.
     pub(super) fn unmirror(&mut self, held: Held, scope: ScopeId) {
-        if scope != ScopeId::ALL {
+        let Some(peer) = self.peer.as_mut().filter(|_| scope != ScopeId::ALL) else { return };
+        let mirror = Note::Mirror(held, scope).encode();
+        let waiting = peer.link.waiting.len();
+        peer.link.waiting.retain(|word| word.bytes != mirror);
+        if peer.link.waiting.len() == waiting {
             self.tell_peer(&Note::Unmirror(held, scope), Vec::new());
         }
     }
@@ -115,6 +132,11 @@ impl Loop {
 
     /// The supervisor below us is dead; it is not reaped yet.
     pub(super) fn supervisor_died(&mut self, dead: &Dead) {
+        if self.off.keeper_watch {
+            wait::reap(dead.pid);
+            self.peer = None;
+            return;
+        }
         self.hear_notes_to_the_end();
         let how = match dead.exit.status {
             ExitStatus::Code(0) => Gone::Left,
@@ -139,7 +161,8 @@ impl Loop {
                 Step::Foster => self.take_over(true),
                 Step::Start => self.start_due = true,
                 Step::ServeAlone => self.serve_alone(),
-                Step::Leave if self.rows.is_empty() => self.done = true,
+                // It may still have orphans that are nobody's but the owner's: these have no row.
+                Step::Leave if self.machine.registry().is_idle() => self.done = true,
                 Step::Leave => self.start_due = true,
                 Step::Wake | Step::Kill => self.signal_peer(step),
             }
@@ -152,9 +175,17 @@ impl Loop {
         let Some(peer) = self.peer.take() else { return };
         self.serves = false;
         self.machine.set_idle_limit(None, now());
+        let (pid, generation) = (peer.shown.cast_unsigned(), peer.generation);
+        self.write_down(journal::Event::Takeover { pid, generation });
         self.table.forget_claims(peer.generation);
-        let rows = self.table.rows(peer.generation);
-        for row in &rows {
+        if foster {
+            self.table.note_lost_parent();
+        }
+        let mut rows = self.table.rows(peer.generation);
+        if self.off.table {
+            rows.clear();
+        }
+        for row in &mut rows {
             self.take_row(row, foster || row.has(Flag::Foster));
         }
         let (unknown, suspects) = match foster {
@@ -176,7 +207,10 @@ impl Loop {
         self.backlog = true;
     }
 
-    fn take_row(&mut self, row: &Row, foster: bool) {
+    fn take_row(&mut self, row: &mut Row, foster: bool) {
+        if self.was_never_handed_out(row) {
+            row.stage = Stage::Intent;
+        }
         self.table.take_over(row.slot, self.generation);
         self.rows.insert(row.scope, row.slot);
         if let Some(command) = self.mirrors.remove(&(Held::Command, row.scope)) {
@@ -197,7 +231,21 @@ impl Loop {
             self.foster(row.scope, row.pid, row.start);
         } else if let Ok(handle) = wait::open_child(row.pid) {
             self.handles.insert(row.pid, handle);
+        } else {
+            return;
         }
+        let held = self.handles.contains_key(&row.pid) || self.fosters.contains_key(&row.scope);
+        if row.start == 0 && held {
+            self.unread.push((row.slot, row.pid));
+        }
+    }
+
+    /// The other end of a scope that is nothing but its line may have died with the guard that made it:
+    /// then nobody was told, and who asked asks again.
+    fn was_never_handed_out(&self, row: &Row) -> bool {
+        let untold = row.has(Flag::Rootless) && !row.has(Flag::ToldStarted);
+        let line = self.mirrors.get(&(Held::Line, row.scope));
+        untold && line.is_none_or(|line| line::is_closed(line.as_fd()))
     }
 
     /// Children that have come to us and that no row names, and roots of these rows that are dead.
@@ -260,14 +308,16 @@ impl Loop {
     }
 
     fn try_start(&mut self) -> Option<Peer> {
-        let control = self.lines.get(&ScopeId::ALL)?;
         let (ours, theirs) = line::pair().ok()?;
+        // An owner that executed another program has closed its end: then its death is all that counts.
+        let closed = line::pair().ok()?.0;
+        let control = self.lines.get(&ScopeId::ALL).map_or(&closed, |line| &line.socket);
         let role = format!("{SUPERVISOR_ROLE}={}.{}", self.generation, set_up::owner_number());
         let mut argv = vec![b"minder".to_vec(), role.into_bytes()];
         argv.extend(set_up::trailing_args());
         self.table.set_keeper(self.generation);
         let fds = [
-            control.socket.as_fd(),
+            control.as_fd(),
             self.owner.as_fd(),
             theirs.as_fd(),
             self.table.memfd(),
@@ -276,10 +326,12 @@ impl Loop {
         let image = set_up::own_program().ok()?;
         // It takes the next number; nobody else takes one.
         let generation = self.table.last_generation() + 1;
-        let started =
-            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), self.open_files);
+        let started = {
+            let inherits = (self.open_files, self.oom_score.as_deref());
+            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits)
+        };
         let (pid, handle) = started.ok()?;
-        Some(Peer::new(handle, pid, generation, ours))
+        Some(Peer::new(handle, (pid, pid), generation, ours))
     }
 
     /// No supervisor can be had: better one guard than none.
@@ -301,9 +353,13 @@ impl Loop {
         self.owner_gone = true;
         self.start_due = false;
         self.table.mark_sweeping(self.generation);
+        self.write_down(journal::Event::OwnerGone);
+        self.write_down(journal::Event::SweepBegun);
         for step in self.succession.owner_gone(now()) {
             self.signal_peer(step);
         }
+        // A copy of the owner by fork may hold its end and never read.
+        self.close(ScopeId::ALL);
         self.feed(Event::OwnerGone);
         self.end_strays();
     }
@@ -311,10 +367,13 @@ impl Loop {
     /// After the owner's death: whether the supervisor does its part, and whether ours is done.
     pub(super) fn watch_the_other(&mut self) {
         let Some(peer) = &self.peer else { return };
-        let sweeping = self.table.is_sweeping(peer.generation);
-        let grace = self.table.longest_end(peer.generation);
-        for step in self.succession.tick(sweeping, grace, now()) {
-            self.signal_peer(step);
+        // The longest end is looked for in all rows: not in every turn.
+        if self.succession.due().is_some_and(|due| now() >= due) && !self.off.mark {
+            let sweeping = self.table.is_sweeping(peer.generation);
+            let grace = self.table.longest_end(peer.generation);
+            for step in self.succession.tick(sweeping, grace, now()) {
+                self.signal_peer(step);
+            }
         }
         if self.owner_gone && self.rows.is_empty() {
             let Some(peer) = &mut self.peer else { return };
@@ -352,9 +411,10 @@ impl Loop {
     /// before the owner has its answer.
     pub(super) fn read_starts(&mut self) {
         for (slot, pid) in std::mem::take(&mut self.unread) {
-            if let Some(stat) = Stat::read(pid) {
-                self.table.set_start(slot, pid, stat.start);
-            }
+            let start = Stat::read(pid).map_or(0, |stat| stat.start);
+            // In this order: what the table has, the other guard does not write down again.
+            self.write_down_start(slot, pid, start);
+            self.table.set_start(slot, pid, start);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! What this guard does is noted in the [`crate::table`], step by step, so that the other one can go on
-//! from any point.
+//! from any point; what people may want to know of it later is in `chronicle`.
 
 use super::Loop;
 use super::voice::Heard;
@@ -21,6 +21,7 @@ impl Loop {
     /// Before it is said: notes what happened, and gives what is to be noted once it was heard.
     pub(super) fn note_reply(&self, reply: &Reply, about: ScopeId) -> Option<Heard> {
         let slot = self.row(about)?;
+        self.write_down_reply(slot, reply);
         match reply {
             Reply::Started { .. } | Reply::Opened { .. } => {
                 Some(Heard::Flag(slot, Flag::ToldStarted))
@@ -56,7 +57,7 @@ impl Loop {
                 }
                 Heard::Free(slot) => {
                     self.die_at("after-emptied");
-                    self.table.free(slot);
+                    self.table.free(slot, self.generation);
                 }
             }
         }
@@ -67,7 +68,7 @@ impl Loop {
         if let Some(slot) = self.rows.remove(&scope)
             && self.table.stage(slot) != Some(Stage::Empty)
         {
-            self.table.free(slot);
+            self.table.free(slot, self.generation);
         }
     }
 

@@ -4,15 +4,17 @@
 //! start; the keeper then starts the supervisor, which is its child.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::off::Off;
+use super::off::{Off, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
-use super::{IDLE_LIMIT, Loop, now};
+use super::{IDLE_LIMIT, Loop, chronicle, now};
+use crate::hook;
 use crate::identity::{self, Stat};
 use crate::membership::{Protected, Source};
 use crate::protocol::{MAX_INLINE, Reply, VERSION};
@@ -47,6 +49,7 @@ pub(crate) fn run_supervisor() -> ExitCode {
     };
     run(|| {
         cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
+        fail_at_start()?;
         Loop::supervisor(control, owner, link, table, keeper)
     })
 }
@@ -88,9 +91,10 @@ impl Loop {
     ) -> io::Result<Self> {
         show_as("minder");
         let mut supervisor = Self::new(Role::Supervisor, control, owner, Table::open(table)?)?;
+        let shown = identity::pid_of(keeper.as_fd()).unwrap_or(0);
         // The keeper took the number before ours for itself, or has had others since: it says so by the
         // rows that it holds.
-        let keeper = Peer::new(keeper, 0, supervisor.table.keeper(), link);
+        let keeper = Peer::new(keeper, (0, shown), supervisor.table.keeper(), link);
         supervisor.peer = Some(keeper);
         supervisor.serves = true;
         supervisor.machine.set_idle_limit(Some(supervisor.idle_limit), now());
@@ -101,7 +105,7 @@ impl Loop {
     fn new(role: Role, control: OwnedFd, owner: OwnedFd, table: Table) -> io::Result<Self> {
         rustix::process::chdir("/")?;
         signal::ignore_terminal();
-        let off = Off::from_environment();
+        let off = Off::from_environment(role);
         if !off.subreaper {
             rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         }
@@ -109,7 +113,7 @@ impl Loop {
         let owner_pid = identity::pid_of(owner.as_fd()).unwrap_or(0);
         let stat = Stat::read(owner_pid);
         let start = stat.as_ref().map_or(0, |stat| stat.start);
-        let idle = std::env::var(TEST_IDLE).ok().and_then(|millis| millis.parse().ok());
+        let idle = hook::setting(TEST_IDLE).and_then(|millis| millis.parse().ok());
         let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
         let generation = table.next_generation();
         Ok(Self {
@@ -117,6 +121,7 @@ impl Loop {
             succession: Succession::new(role, now()),
             generation,
             table,
+            journal: chronicle::open(&owner),
             rows: HashMap::new(),
             unread: Vec::new(),
             peer: None,
@@ -137,6 +142,7 @@ impl Loop {
             fosters: HashMap::new(),
             groups: HashMap::new(),
             met: HashMap::new(),
+            marks: None,
             fresh: HashMap::new(),
             reached: HashMap::new(),
             source: if off.lists { Source::Scan } else { Source::probe() },
@@ -145,6 +151,7 @@ impl Loop {
                 owner: stat.map_or(0, |stat| stat.group),
             },
             open_files: raise_open_files(),
+            oom_score: lower_oom_score(),
             off,
             buffer: vec![0; MAX_INLINE + 1],
             unburied: false,
@@ -219,3 +226,18 @@ fn raise_open_files() -> Option<(u64, u64)> {
     setrlimit(Resource::Nofile, raised).ok()?;
     Some((soft, hard))
 }
+
+/// For want of memory others are killed first: a guard has little, and holds what must not be left. Gives what
+/// it was. Where it may not be lowered (man 5 proc_pid_oom_score_adj), nothing changes.
+fn lower_oom_score() -> Option<CString> {
+    let path = "/proc/self/oom_score_adj";
+    let before = std::fs::read_to_string(path).ok()?;
+    if before.trim().parse().is_ok_and(|score: i32| score <= OOM_SCORE) {
+        return None;
+    }
+    std::fs::write(path, OOM_SCORE.to_string()).ok()?;
+    CString::new(before.trim()).ok()
+}
+
+/// Nearly never. With -1000, which is never, a guard that itself has a fault could take the machine with it.
+const OOM_SCORE: i32 = -900;

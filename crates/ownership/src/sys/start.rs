@@ -42,6 +42,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) subreaper: bool,
     /// Soft and hard limit of open descriptors, where the caller changed its own.
     pub(crate) open_files: Option<(u64, u64)>,
+    /// How readily it is killed for want of memory, where the caller is less so.
+    pub(crate) oom_score: Option<&'a CStr>,
     /// Where the kernel writes its number before it runs, in memory that lives on.
     pub(crate) pid_word: Option<*mut Pid>,
     /// Where it says why it failed, in memory that others see: the caller may be killed meanwhile.
@@ -260,6 +262,9 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })?;
     }
+    if let Some(score) = child.plan.oom_score {
+        set_oom_score(score);
+    }
     if let Some(cwd) = child.plan.cwd {
         // SAFETY: plain system call on a descriptor that the plan borrows.
         done(Phase::Chdir, unsafe { libc::fchdir(cwd.as_raw_fd()) })?;
@@ -276,6 +281,22 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
     }
     signal::unblock_all();
     Ok(())
+}
+
+/// It may always be set higher (man 5 proc_pid_oom_score_adj). Of a process that shares memory as a `vfork`
+/// child does the kernel sets this one's alone. Async-signal-safe.
+fn set_oom_score(score: &CStr) {
+    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+    // SAFETY: a terminated path.
+    let file = unsafe { libc::open(c"/proc/self/oom_score_adj".as_ptr(), flags) };
+    if file < 0 {
+        return;
+    }
+    let text = score.to_bytes();
+    // SAFETY: as many bytes as there are, to a descriptor that was just opened.
+    unsafe { libc::write(file, text.as_ptr().cast(), text.len()) };
+    // SAFETY: ours.
+    unsafe { libc::close(file) };
 }
 
 /// An ignored signal would stay ignored through exec.

@@ -84,8 +84,9 @@ pub(crate) fn try_reap_handle(pidfd: &OwnedFd) -> bool {
 }
 
 /// How a process ended that is no child of ours, where the kernel tells (Linux 6.15, `PIDFD_GET_INFO`): only
-/// after its parent has reaped it, for which this waits a few milliseconds.
-pub(crate) fn exit_of_other(pidfd: &OwnedFd) -> Option<Exit> {
+/// after its parent has reaped it, for which this waits as often as `patience` says. What was used of it is
+/// gone: of many that died at once, those that are asked for later have had their time.
+pub(crate) fn exit_of_other(pidfd: &OwnedFd, patience: &mut usize) -> Option<Exit> {
     /// What the kernel fills in as `struct pidfd_info` in its first version.
     #[repr(C)]
     #[derive(Default)]
@@ -97,8 +98,7 @@ pub(crate) fn exit_of_other(pidfd: &OwnedFd) -> Option<Exit> {
     }
     const EXIT: u64 = 1 << 3;
     const GET_INFO: libc::c_ulong = 0xc040_ff0b;
-    const TRIES: usize = 10;
-    for _ in 0..TRIES {
+    loop {
         let mut info = Info { mask: EXIT, ..Info::default() };
         // SAFETY: the structure is as large as the number of the call says.
         let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO, &raw mut info) };
@@ -113,10 +113,13 @@ pub(crate) fn exit_of_other(pidfd: &OwnedFd) -> Option<Exit> {
         if result != 0 && errno() != libc::ESRCH {
             return None;
         }
+        *patience = patience.checked_sub(1)?;
         let _ = rustix::event::poll(&mut [], Some(&A_MOMENT));
     }
-    None
 }
+
+/// How often a dead process's parent is waited for, a moment each, in one turn.
+pub(crate) const PATIENCE: usize = 10;
 
 const A_MOMENT: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 500_000 };
 

@@ -41,6 +41,18 @@ pub(crate) fn start(owner: &Owner, spawn: Spawn) -> (Owned, Receiver<ChildEvent>
     (owned, events)
 }
 
+/// Whether this is a release build, in which nothing can be switched off.
+#[expect(clippy::print_stderr, reason = "skips loudly")]
+pub(crate) fn no_hooks() -> bool {
+    let none = !cfg!(debug_assertions);
+    if none {
+        eprintln!(
+            "SKIPPED: NOTHING CAN BE SWITCHED OFF IN A RELEASE BUILD; run it in a debug build"
+        );
+    }
+    none
+}
+
 /// Waits until `fact` gives something.
 pub(crate) fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;

@@ -1,0 +1,16 @@
+//! Settings for tests, from the environment. A release build has none: nobody shall be able to weaken from
+//! outside what it promises.
+
+/// Mechanisms to switch off, by name and separated by commas. Each has a test that shows what escapes then.
+const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";
+
+/// The value of a variable that only tests set.
+pub(crate) fn setting(variable: &str) -> Option<String> {
+    if cfg!(debug_assertions) { std::env::var(variable).ok() } else { None }
+}
+
+/// Whether a test has switched this mechanism off.
+pub(crate) fn is_off(mechanism: &str) -> bool {
+    let list = setting(TEST_OFF);
+    list.is_some_and(|list| list.split(',').any(|word| word == mechanism))
+}
