@@ -44,7 +44,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
-            &["line", "membership", "launch", "registry", "journal"],
+            &["line", "membership", "launch", "registry", "journal", "group"],
             &["table", "peer", "succession"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],

@@ -24,11 +24,13 @@ pub(crate) const REPLY_BYTES: usize = 8 * 1024;
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start. `before` is the
-/// number of the last guard that this owner had, `journal` where they write down what they do.
+/// number of the last guard that this owner had, `owner` that of the owner in this process, `journal` where
+/// they write down what they do.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     before: u32,
+    owner: u64,
     journal: Option<&Path>,
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
@@ -39,15 +41,16 @@ pub(crate) fn start_guards(
         return Err(supervisor_error("/proc is missing or of another pid namespace", None));
     }
     let (ours, theirs) = line::pair().map_err(failed("no line"))?;
-    let owner = identity::own_pidfd()
+    let handle = identity::own_pidfd()
         .map_err(|error| supervisor_error("no pidfd of this process", error.raw_os_error()))?;
     let null =
         std::fs::File::options().read(true).write(true).open("/dev/null").map_err(|error| {
             supervisor_error("/dev/null cannot be opened", error.raw_os_error())
         })?;
-    let mut argv = vec![b"warden".to_vec(), format!("{KEEPER_ROLE}={before}").into_bytes()];
+    let role = format!("{KEEPER_ROLE}={before}.{owner}");
+    let mut argv = vec![b"warden".to_vec(), role.into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
-    let given = [theirs.as_fd(), owner.as_fd()];
+    let given = [theirs.as_fd(), handle.as_fd()];
     let stage =
         launch::start_stage(program, &argv, given, journal, null.as_fd()).map_err(|failure| {
             SpawnError {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line;
-use crate::protocol::Failure;
-use crate::spawn::{Phase, SpawnError};
+use crate::protocol::{Adopted, Failure, Order};
+use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
 
 /// What is called for each event of a child.
@@ -22,13 +22,38 @@ pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
 /// A child or scope, as its owner knows it.
 pub(crate) struct Child {
     pub(crate) id: u64,
-    pub(crate) grace: Duration,
+    pub(crate) terms: Terms,
     /// What the error of a failed start is about.
     program: PathBuf,
     dir: Option<PathBuf>,
     known: Mutex<Known>,
     changed: Condvar,
     on_event: Mutex<OnEvent>,
+}
+
+/// What a guard must know of it for its end.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
+    /// Its release command, sealed, and the deadline of that.
+    pub(crate) release: Option<(OwnedFd, Duration)>,
+    /// It is a group that something else started.
+    pub(crate) group: Option<Adopted>,
+}
+
+impl Terms {
+    /// Those of a process to be. `fds` are what the order carries.
+    pub(crate) fn of(order: &Order, fds: &[OwnedFd]) -> Result<Self, SpawnError> {
+        let command = fds.last().zip(order.release).map(|(command, deadline)| {
+            command.try_clone().map(|command| (command, deadline)).map_err(|error| {
+                let errno = error.raw_os_error().unwrap_or(libc::EMFILE);
+                request_error("a descriptor cannot be copied", errno)
+            })
+        });
+        let (grace, leftovers) = (order.grace, order.leftovers);
+        Ok(Self { grace, leftovers, release: command.transpose()?, group: None })
+    }
 }
 
 impl fmt::Debug for Child {
@@ -60,6 +85,8 @@ pub(crate) struct Wanted {
     pub(crate) end: Option<Duration>,
     /// That it stands still, or goes on again, if either was ever asked for.
     pub(crate) paused: Option<bool>,
+    /// That it is let go: at once, or once it is empty.
+    pub(crate) disown: Option<bool>,
 }
 
 /// A process that another guard may take over.
@@ -102,14 +129,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Child {
     pub(crate) fn new(
         id: u64,
-        grace: Duration,
+        terms: Terms,
         program: PathBuf,
         dir: Option<PathBuf>,
         on_event: OnEvent,
     ) -> Self {
         Self {
             id,
-            grace,
+            terms,
             program,
             dir,
             known: Mutex::default(),
@@ -181,6 +208,13 @@ impl Child {
         Some(Running { pid: known.pid, scope: known.scope, handle })
     }
 
+    /// Number of its process and of its scope, if its end was told while something was let live.
+    pub(crate) fn kept(&self) -> Option<(Pid, u64)> {
+        let known = lock(&self.known);
+        let kept = matches!(&known.end, Some(End::Emptied(Emptied { kept: 1.., .. })));
+        kept.then_some((known.pid, known.scope))
+    }
+
     /// Notes what is wanted of it, and gives all of it.
     pub(crate) fn want(&self, change: impl FnOnce(&mut Wanted)) -> Wanted {
         let mut known = lock(&self.known);
@@ -220,7 +254,8 @@ impl Child {
         if pending {
             return self.answer(Err(supervisor_error("its guards died", None)));
         }
-        if let Some(handle) = handle {
+        // What something else started is not ours to kill while the owner lives.
+        if let Some(handle) = handle.filter(|_| self.terms.group.is_none()) {
             // Fails only when it is dead already.
             let _ = signal::send(handle.as_fd(), libc::SIGKILL);
         }

@@ -13,12 +13,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::attach::{expect_hello, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
-use crate::child::{Packed, Wanted, lock, request_error, supervisor_error};
+use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
@@ -27,16 +28,19 @@ use crate::number::next_spawn;
 use crate::order::order;
 use crate::program::{Kind, Program};
 use crate::protocol::{Reply, Request};
-use crate::spawn::{Phase, Spawn, SpawnError};
+use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
 
+mod groups;
 mod succession;
 
 /// One owner; all clones of an [`crate::Owner`] share it.
 pub(crate) struct Client {
     /// The process that made it: a copy by fork has the descriptors but not the reader.
     process: Pid,
+    /// Which of the owners of that process: their marks differ.
+    number: u64,
     source: Source,
     /// Where guards that are started from now on write down what they do.
     journal: OnceLock<PathBuf>,
@@ -64,6 +68,10 @@ struct State {
     /// A given line that nobody reads yet.
     given: Option<OwnedFd>,
     children: HashMap<u64, Arc<Child>>,
+    /// Adopted groups by the numbers of their leaders.
+    groups: HashMap<Pid, Arc<Child>>,
+    /// The last mark that was given out.
+    last_mark: u64,
     /// Number of the last guard that said hello.
     generation: u32,
     /// The last question to a guard that took over.
@@ -91,8 +99,10 @@ impl Client {
 
     fn with(source: Source, given: Option<OwnedFd>) -> Arc<Self> {
         let state = State { given, ..State::default() };
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        Arc::new(Self { process, source, journal, state: Mutex::new(state) })
+        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -115,11 +125,11 @@ impl Client {
             Kind::Open(_) => PathBuf::from("/proc/self/exe"),
         };
         let dir = spawn.dir.clone();
-        let grace = spawn.grace;
         let (mut order, fds) = order(spawn)?;
         order.id = id;
+        let terms = Terms::of(&order, &fds)?;
         let request = Request::Spawn(Box::new(order));
-        self.ask(Child::new(id, grace, program, dir, on_event), &request, fds)
+        self.ask(Child::new(id, terms, program, dir, on_event), &request, fds)
     }
 
     /// Starts guards if there are none, for somebody who has to wait anyway. Where that fails, it fails again
@@ -137,7 +147,8 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let id = next_spawn();
-        let child = Child::new(id, grace, PathBuf::new(), None, on_event);
+        let terms = Terms { grace, leftovers: Leftovers::Kill, release: None, group: None };
+        let child = Child::new(id, terms, PathBuf::new(), None, on_event);
         self.ask(child, &Request::Open { id, grace }, Vec::new())
     }
 
@@ -220,7 +231,7 @@ impl Client {
         let socket = match &self.source {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, journal)?
+                start_guards(program, args, state.generation, self.number, journal)?
             }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -281,7 +292,14 @@ impl Client {
                 let Some(child) = self.child(id).filter(|child| child.pending().is_none()) else {
                     return;
                 };
-                lock(&self.state).children.remove(&id);
+                if let Some(release) = emptied.release.filter(|release| !release.succeeded()) {
+                    tracing::warn!(id, ?release, "a release command failed");
+                }
+                // Of what is let live more is to be said: that it is over.
+                if emptied.kept == 0 {
+                    lock(&self.state).children.remove(&id);
+                }
+                self.forget_group(&child);
                 child.tell(ChildEvent::Emptied(emptied));
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
@@ -372,6 +390,7 @@ mod tests {
     fn a_copy_of_the_owner_is_refused() {
         let made_elsewhere = Client {
             process: identity::own_pid() + 1,
+            number: 0,
             source: Source::Given,
             journal: OnceLock::new(),
             state: Mutex::default(),

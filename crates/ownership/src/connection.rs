@@ -216,6 +216,12 @@ impl Connection {
         }
     }
 
+    /// What is to be known of the guards that serve it.
+    pub(crate) fn with_guards<T>(&self, ask: impl Fn(&OwnedFd) -> Option<T>) -> Vec<T> {
+        let guards = lock(&self.guards);
+        guards.supervisor.iter().chain(&guards.keeper).filter_map(ask).collect()
+    }
+
     /// Waits for what comes next. Ends guards that do not answer.
     pub(crate) fn hear(&self, buffer: &mut Vec<u8>) -> Heard {
         buffer.resize(REPLY_BYTES, 0);

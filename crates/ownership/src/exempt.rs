@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::exit::{ExitStatus, Process};
 use crate::program::Program;
-use crate::spawn::{Phase, Spawn, SpawnError};
+use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 
 mod files;
 mod gateway;
@@ -81,7 +81,8 @@ impl Exemption {
 ///
 /// # Errors
 /// Nothing was started; the error says at which step. `Request` for an empty or endless reason, for
-/// descriptors or a line, and for a directory that others can enter.
+/// descriptors, a line, a release command or a policy for leftovers, and for a directory that others can
+/// enter.
 pub fn spawn_exempt(
     spawn: Spawn,
     exemption: Exemption,
@@ -130,6 +131,11 @@ fn spawn_for(
     }
     if !spawn.fds.is_empty() || spawn.line.is_some() {
         return Err(refused("an exempt job inherits no descriptors and no line"));
+    }
+    if spawn.release.is_some() || spawn.leftovers != Leftovers::Kill {
+        return Err(refused(
+            "an exempt job has no guard that ran a release command or kept leftovers",
+        ));
     }
     let (dir, record) = start::start(shim, spawn, exemption, dir, gateway)?;
     Ok(ExemptJob { dir, record })

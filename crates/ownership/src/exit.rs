@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum ChildEvent {
     /// The process ended. What it left in its scope is being ended.
     Exited(Exit),
-    /// Nothing of the scope is left, as the kernel sees it; or `left` says what cannot die.
+    /// Nothing of the scope is left, as the kernel sees it; or `left` and `kept` say what is.
     Emptied(Emptied),
     /// Nobody watches it any more: how the child ended is not known, and that its scope is empty was
     /// not verified. Its process was sent KILL.
@@ -69,6 +69,35 @@ pub struct Emptied {
     pub leftovers: Vec<Process>,
     /// How many leftovers there were in all.
     pub leftover_count: u32,
-    /// What cannot die (state D); empty in the normal case.
+    /// What cannot die (state D), or was let live by [`Leftovers::Report`](crate::Leftovers); empty in the
+    /// normal case.
     pub left: Vec<Process>,
+    /// How many were let live by [`Leftovers::Report`](crate::Leftovers) or `Keep`. They end with the owner.
+    pub kept: u32,
+    /// What became of the release command, where there is one ([`Spawn::release`](crate::Spawn::release)).
+    /// `None` while `left` or `kept` say that something is there: it is run when that is gone.
+    pub release: Option<Released>,
+}
+
+/// What became of a release command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Released {
+    /// It ended.
+    Ended(ExitStatus),
+    /// It had not ended at its deadline, and was killed.
+    TimedOut,
+    /// It could not be started.
+    NotStarted {
+        /// The system's error number; `ENODATA` when the guard that knew it is dead.
+        errno: i32,
+    },
+}
+
+impl Released {
+    /// Whether it did its work.
+    #[must_use]
+    pub fn succeeded(self) -> bool {
+        self == Self::Ended(ExitStatus::Code(0))
+    }
 }

@@ -21,6 +21,7 @@ pub(crate) struct Stat {
     pub(crate) state: u8,
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
+    pub(crate) session: Pid,
     /// Those that have not ended; the main thread counts until the process is reaped.
     pub(crate) threads: u32,
     /// In clock ticks since boot.
@@ -45,7 +46,8 @@ impl Stat {
             state: *fields.next()?.as_bytes().first()?,
             parent: fields.next()?.parse().ok()?,
             group: fields.next()?.parse().ok()?,
-            threads: fields.nth(14)?.parse().ok()?,
+            session: fields.next()?.parse().ok()?,
+            threads: fields.nth(13)?.parse().ok()?,
             start: fields.nth(1)?.parse().ok()?,
         })
     }
@@ -243,6 +245,7 @@ mod tests {
         let stat = Stat::parse(text).expect("stat");
         assert_eq!(stat.name, "a) S 1 (b)");
         assert_eq!((stat.state, stat.parent, stat.group), (b'R', 7, 8));
+        assert_eq!(stat.session, 9);
         assert_eq!((stat.threads, stat.start), (1, 12345));
     }
 

@@ -10,16 +10,25 @@ use std::sync::atomic::AtomicU64;
 
 use crate::program::{Kind, Program};
 use crate::protocol::{Failure, Image, Order};
+use crate::registry::ScopeId;
 use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::start::{self, Plan};
 
-/// Variable in each child's environment: `<owner pid>.<owner start time>:<scope>`. Evidence of whose
-/// it is, for processes that lost their ancestors.
+/// Variable in each child's environment: `<owner pid>.<owner start time>.<number>:<scope>`, where one
+/// process may have several owners. Evidence of whose it is, for processes that lost their ancestors.
 pub(crate) const TAG: &str = "OWNERSHIP_TAG";
 
 /// Variable in the environment of guards, and of nobody else: the directory of their journal.
 pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
+
+/// The scope that a process's environment names, if its owner has this identity.
+pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = format!("{TAG}={owner}:");
+    let tag = environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
+    std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
+}
 
 /// Where programs are looked for when the child has no `PATH`, as `execvp` does.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";

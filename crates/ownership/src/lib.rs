@@ -12,6 +12,7 @@
 
 pub mod exempt;
 pub mod exit;
+pub mod group;
 pub mod inherit;
 #[cfg(target_os = "linux")]
 pub mod journal;
@@ -70,14 +71,15 @@ mod sys;
 mod table;
 
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
-pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Usage};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
+pub use group::GroupError;
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
-pub use spawn::{Phase, Spawn, SpawnError};
+pub use spawn::{Leftovers, Phase, Spawn, SpawnError};
 
 /// The programs of the README, compiled.
 #[cfg(all(doctest, feature = "ledger"))]

@@ -14,8 +14,8 @@ use rustix::net::{
 
 use crate::protocol::{MAX_FDS, MAX_INLINE, MAX_RECORD};
 
-/// Most descriptors in one record: those of a spawn, its directory, program and memfd.
-const MAX_CARRIED: usize = MAX_FDS + 3;
+/// Most descriptors in one record: those of a spawn, its directory, program, release command and memfd.
+const MAX_CARRIED: usize = MAX_FDS + 4;
 
 /// First byte of a message whose record is in the memfd that comes first; the record's number follows.
 const IN_MEMFD: u8 = 0xff;
@@ -54,16 +54,24 @@ pub(crate) fn pack(
     if record.len() > MAX_RECORD {
         return Err(Errno::TOOBIG);
     }
+    fds.insert(0, sealed(&record)?);
+    Ok([&[IN_MEMFD][..], &id.to_le_bytes()].concat())
+}
+
+/// A memfd with this content that nobody can change.
+pub(crate) fn sealed(content: &[u8]) -> rustix::io::Result<OwnedFd> {
+    if content.len() > MAX_RECORD {
+        return Err(Errno::TOOBIG);
+    }
     let memfd =
         rustix::fs::memfd_create("record", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut rest = &record[..];
+    let mut rest = content;
     while !rest.is_empty() {
         let written = rustix::io::write(&memfd, rest)?;
         rest = &rest[written..];
     }
     rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
-    fds.insert(0, memfd);
-    Ok([&[IN_MEMFD][..], &id.to_le_bytes()].concat())
+    Ok(memfd)
 }
 
 /// Sends one packed record.
@@ -150,7 +158,7 @@ fn unpack(bytes: &[u8], mut fds: Vec<OwnedFd>) -> Received {
 }
 
 /// The content of a memfd that nobody can change or shrink any more.
-fn read_sealed(memfd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+pub(crate) fn read_sealed(memfd: BorrowedFd<'_>) -> Option<Vec<u8>> {
     if !rustix::fs::fcntl_get_seals(memfd).ok()?.contains(SEALS) {
         return None;
     }

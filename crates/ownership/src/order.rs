@@ -7,13 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::child::request_error;
 use crate::launch;
+use crate::line;
 use crate::program::Kind;
-use crate::protocol::{Image, MAX_FDS, Order};
+use crate::protocol::{Command, Image, MAX_FDS, Order};
 use crate::spawn::{Spawn, SpawnError};
 
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
-    let Spawn { program, args, env, env_clear, dir, fds, line, grace, purpose } = spawn;
+    let Spawn { program, args, env, env_clear, dir, fds, line, grace, leftovers, release, purpose } =
+        spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
         return Err(request_error("more than 64 descriptors", libc::EMFILE));
@@ -48,12 +50,31 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         fds: numbers,
         line,
         grace,
+        leftovers,
+        release: release.as_ref().map(|(_, deadline)| *deadline),
     };
+    let command = release.map(|(argv, _)| Command {
+        argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+        env: order.env.clone(),
+    });
     let texts = order.argv.iter().chain(&order.env).chain(&order.dir);
+    let texts = texts.chain(command.iter().flat_map(|command| &command.argv));
     if texts.into_iter().any(|text| text.contains(&0)) {
         return Err(request_error("a NUL byte in an argument or variable", libc::EINVAL));
     }
+    if let Some(command) = command {
+        carried.push(sealed(&command)?);
+    }
     Ok((order, carried))
+}
+
+/// The release command where both guards can keep it, and nobody can change it.
+fn sealed(command: &Command) -> Result<OwnedFd, SpawnError> {
+    if command.argv.is_empty() {
+        return Err(request_error("a release command without a program", libc::EINVAL));
+    }
+    line::sealed(&command.encode())
+        .map_err(|errno| request_error("the release command", errno.raw_os_error()))
 }
 
 /// The directory that relative paths of a spawn are relative to: this process's, not the supervisor's.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::client::{Answer, Child, Client};
 use crate::exit::{ChildEvent, Emptied, Exit};
+use crate::group::GroupError;
 use crate::number::next_spawn;
 pub use crate::program::KEEPER_ROLE;
 use crate::program::Program;
@@ -90,6 +91,42 @@ impl Owner {
         let scope =
             ScopeHandle { client: Arc::clone(&self.client), child, grace, entry: Some(entry) };
         Ok(Owned { scope, pid: pid.cast_unsigned(), pidfd })
+    }
+
+    /// Takes over process groups that something else started in this process (`std::process::Command` with
+    /// `process_group`, a library): when this process is gone, in any way, they are ended as children are.
+    /// Until then they are left alone. Groups are named by the numbers of their leaders, which must not be
+    /// reaped yet. A group that is owned already stays so.
+    ///
+    /// They are the owner's children, not the guards', so what has left its group by then is found by its
+    /// parents, its session if the leader leads one, and by [`Owner::mark`]; see the README for what is
+    /// missed. [`Owner::spawn`] misses nothing.
+    ///
+    /// # Errors
+    /// One of them must not be signalled (0, 1, a negative number, the group of this process, of one that
+    /// it descends from or of a guard), or leads no group. Then none is adopted. Also when the guards cannot
+    /// be reached; those before it are adopted then.
+    pub fn own_process_groups(&self, leaders: &[i32]) -> Result<(), GroupError> {
+        self.client.own_groups(leaders)
+    }
+
+    /// Lets groups go: nothing happens to them any more. When this returns it is so. What is not owned is
+    /// no error. Not to be called from an `on_event`, for whose thread it waits.
+    pub fn release_process_groups(&self, leaders: &[i32]) {
+        self.client.release_groups(leaders);
+    }
+
+    /// Lets a group go as soon as nobody in it lives; zombies count as gone. Until then it is owned. For a
+    /// leader that is about to be reaped, after which others could get its number. Returns at once.
+    pub fn release_process_group_once_empty(&self, leader: i32) {
+        self.client.release_group_once_empty(leader);
+    }
+
+    /// Name and value of an environment variable. What bears it ends with the group whose leader bears it,
+    /// even when it has left group, session and parents. For each call another value.
+    #[must_use]
+    pub fn mark(&self) -> (String, String) {
+        self.client.mark()
     }
 
     /// Opens a scope without a process of its own: programs started through [`Scope::owner`] end

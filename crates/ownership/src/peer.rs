@@ -4,13 +4,31 @@
 use crate::protocol::Request;
 use crate::registry::ScopeId;
 
+/// What a guard holds of a scope beside its processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(crate) enum Held {
+    /// Our end of its line.
+    Line = 1,
+    /// Its release command.
+    Command = 2,
+    /// The handle of the leader of an adopted group.
+    Group = 3,
+}
+
+impl Held {
+    fn of(number: u8) -> Option<Self> {
+        [Self::Line, Self::Command, Self::Group].into_iter().find(|held| *held as u8 == number)
+    }
+}
+
 /// A note from one guard to the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// With our end of a scope's line: keep it for the case that we die.
-    Mirror(ScopeId),
-    /// That line is over.
-    Unmirror(ScopeId),
+    /// With something of a scope that we hold: keep it for the case that we die.
+    Mirror(Held, ScopeId),
+    /// We do not hold that any more.
+    Unmirror(Held, ScopeId),
     /// The owner asks for it, and the scope must be yours.
     Relay(Request),
     /// The owner is gone and nothing of ours is left.
@@ -19,10 +37,12 @@ pub(crate) enum Note {
 
 impl Note {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let scope = |kind: u8, scope: &ScopeId| [&[kind][..], &scope.0.to_le_bytes()].concat();
+        let held = |kind: u8, held: &Held, scope: &ScopeId| {
+            [&[kind, *held as u8][..], &scope.0.to_le_bytes()].concat()
+        };
         match self {
-            Self::Mirror(id) => scope(1, id),
-            Self::Unmirror(id) => scope(2, id),
+            Self::Mirror(what, id) => held(1, what, id),
+            Self::Unmirror(what, id) => held(2, what, id),
             Self::Relay(request) => [&[3][..], &request.encode()].concat(),
             Self::Settled => vec![4],
         }
@@ -30,10 +50,13 @@ impl Note {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
-        let scope = || Some(ScopeId(u64::from_le_bytes(rest.try_into().ok()?)));
+        let held = || {
+            let (held, scope) = rest.split_first()?;
+            Some((Held::of(*held)?, ScopeId(u64::from_le_bytes(scope.try_into().ok()?))))
+        };
         match kind {
-            1 => Some(Self::Mirror(scope()?)),
-            2 => Some(Self::Unmirror(scope()?)),
+            1 => held().map(|(held, scope)| Self::Mirror(held, scope)),
+            2 => held().map(|(held, scope)| Self::Unmirror(held, scope)),
             3 => Some(Self::Relay(Request::decode(rest)?)),
             4 if rest.is_empty() => Some(Self::Settled),
             _ => None,
@@ -53,8 +76,9 @@ mod tests {
     fn notes_survive() {
         let end = Request::End { id: 7, grace: Duration::from_secs(1) };
         let notes = [
-            Note::Mirror(ScopeId(1 << 40)),
-            Note::Unmirror(ScopeId(2)),
+            Note::Mirror(Held::Line, ScopeId(1 << 40)),
+            Note::Mirror(Held::Command, ScopeId(3)),
+            Note::Unmirror(Held::Line, ScopeId(2)),
             Note::Relay(end),
             Note::Settled,
         ];

@@ -6,13 +6,17 @@
 
 use std::time::Duration;
 
-use crate::exit::{Emptied, Exit, ExitStatus, Process, Usage};
-use crate::spawn::Phase;
+use crate::exit::{Emptied, Exit};
+use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
+
+mod bytes;
+
+use bytes::{Reader, Writer};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -54,19 +58,35 @@ pub(crate) enum Request {
     Ping {
         number: u64,
     },
-    /// A child of guards that are dead, with its handle: its parent is somebody else by now.
+    /// A child of guards that are dead, with its handle unless only the rest of its scope is `kept`, and
+    /// with its release command: its parent is somebody else by now.
     Foster {
         id: u64,
         scope: u64,
         pid: Pid,
         grace: Duration,
+        leftovers: Leftovers,
+        release: Option<Duration>,
+        kept: bool,
+    },
+    /// A group that something else started, with the handle of its leader. Answered as a start is.
+    Adopt {
+        id: u64,
+        group: Adopted,
+        grace: Duration,
+    },
+    /// That group is not owned any more, or not once nobody in it lives.
+    Disown {
+        id: u64,
+        once_empty: bool,
     },
     /// What carries this owner's mark and belongs to no scope that is known is to be ended.
     EndStrays,
 }
 
 /// A program to start. Its descriptors come with the record, in this order: working directory of
-/// the asking process, the program if it is [`Image::Open`], then one for each of `fds`.
+/// the asking process, the program if it is [`Image::Open`], then one for each of `fds`, and
+/// last the release command, if there is a deadline for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
     pub(crate) id: u64,
@@ -78,6 +98,44 @@ pub(crate) struct Order {
     pub(crate) fds: Vec<i32>,
     pub(crate) line: Option<i32>,
     pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
+    /// Deadline of its release command.
+    pub(crate) release: Option<Duration>,
+}
+
+/// A process group that something else started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    pub(crate) leader: Pid,
+    /// Start time of the leader.
+    pub(crate) start: u64,
+    /// Whether it leads a session too.
+    pub(crate) session: bool,
+    /// The mark in its environment; 0 for none.
+    pub(crate) mark: u64,
+}
+
+/// A release command, as it stands in its sealed memfd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    pub(crate) argv: Vec<Vec<u8>>,
+    /// `NAME=value`.
+    pub(crate) env: Vec<Vec<u8>>,
+}
+
+impl Command {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.texts(&self.argv).texts(&self.env);
+        to.bytes
+    }
+
+    /// One without a program is none.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader { rest: bytes };
+        let command = Self { argv: from.list(Reader::text)?, env: from.list(Reader::text)? };
+        from.finish(command).filter(|command| !command.argv.is_empty())
+    }
 }
 
 /// Which program.
@@ -149,10 +207,25 @@ impl Request {
             Self::Resume { id } => to.byte(5).long(*id),
             Self::Resync { number } => to.byte(6).long(*number),
             Self::Ping { number } => to.byte(7).long(*number),
-            Self::Foster { id, scope, pid, grace } => {
-                to.byte(8).long(*id).long(*scope).signed(*pid).duration(*grace)
-            }
+            Self::Foster { id, scope, pid, grace, leftovers, release, kept } => to
+                .byte(8)
+                .long(*id)
+                .long(*scope)
+                .signed(*pid)
+                .duration(*grace)
+                .leftovers(*leftovers)
+                .deadline(*release)
+                .byte(u8::from(*kept)),
             Self::EndStrays => to.byte(9),
+            Self::Adopt { id, group: Adopted { leader, start, session, mark }, grace } => to
+                .byte(10)
+                .long(*id)
+                .signed(*leader)
+                .long(*start)
+                .byte(u8::from(*session))
+                .long(*mark)
+                .duration(*grace),
+            Self::Disown { id, once_empty } => to.byte(11).long(*id).byte(u8::from(*once_empty)),
         };
         to.bytes
     }
@@ -172,8 +245,22 @@ impl Request {
                 scope: from.long()?,
                 pid: from.signed()?,
                 grace: from.duration()?,
+                leftovers: from.leftovers()?,
+                release: from.deadline()?,
+                kept: from.flag()?,
             },
             9 => Self::EndStrays,
+            10 => Self::Adopt {
+                id: from.long()?,
+                group: Adopted {
+                    leader: from.signed()?,
+                    start: from.long()?,
+                    session: from.flag()?,
+                    mark: from.long()?,
+                },
+                grace: from.duration()?,
+            },
+            11 => Self::Disown { id: from.long()?, once_empty: from.flag()? },
             _ => return None,
         };
         from.finish(request)
@@ -233,214 +320,6 @@ pub(crate) fn phase_number(phase: Phase) -> u8 {
 
 pub(crate) fn phase_of(number: u8) -> Option<Phase> {
     PHASES.get(usize::from(number)).copied()
-}
-
-#[derive(Default)]
-struct Writer {
-    bytes: Vec<u8>,
-}
-
-impl Writer {
-    fn byte(&mut self, value: u8) -> &mut Self {
-        self.bytes.push(value);
-        self
-    }
-
-    fn word(&mut self, value: u32) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    fn signed(&mut self, value: i32) -> &mut Self {
-        self.word(value.cast_unsigned())
-    }
-
-    fn long(&mut self, value: u64) -> &mut Self {
-        self.bytes.extend(value.to_le_bytes());
-        self
-    }
-
-    /// In microseconds; half a million years are enough.
-    fn duration(&mut self, value: Duration) -> &mut Self {
-        self.long(u64::try_from(value.as_micros()).unwrap_or(u64::MAX))
-    }
-
-    /// A length; records above [`MAX_RECORD`] are refused by the sender, so it fits.
-    fn length(&mut self, value: usize) -> &mut Self {
-        self.word(u32::try_from(value).unwrap_or(u32::MAX))
-    }
-
-    fn text(&mut self, value: &[u8]) -> &mut Self {
-        self.length(value.len());
-        self.bytes.extend(value);
-        self
-    }
-
-    fn texts(&mut self, values: &[Vec<u8>]) -> &mut Self {
-        self.length(values.len());
-        for value in values {
-            self.text(value);
-        }
-        self
-    }
-
-    fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace } = order;
-        self.long(*id);
-        match image {
-            Image::Open => self.byte(0),
-            Image::Named(name) => self.byte(1).text(name),
-        };
-        self.texts(argv).texts(env);
-        match dir {
-            None => self.byte(0),
-            Some(dir) => self.byte(1).text(dir),
-        };
-        self.length(fds.len());
-        for fd in fds {
-            self.signed(*fd);
-        }
-        match line {
-            None => self.byte(0),
-            Some(line) => self.byte(1).signed(*line),
-        };
-        self.duration(*grace)
-    }
-
-    fn exit(&mut self, exit: &Exit) -> &mut Self {
-        let Exit { status, usage: Usage { user, system, max_rss_kib } } = exit;
-        match status {
-            ExitStatus::Code(code) => self.byte(0).signed(*code),
-            ExitStatus::Signal { signal, core_dumped } => {
-                self.byte(1).signed(*signal).byte(u8::from(*core_dumped))
-            }
-            ExitStatus::Unknown => self.byte(2),
-        };
-        self.duration(*user).duration(*system).long(*max_rss_kib)
-    }
-
-    fn emptied(&mut self, emptied: &Emptied) -> &mut Self {
-        let Emptied { leftovers, leftover_count, left } = emptied;
-        self.word(*leftover_count).processes(leftovers).processes(left)
-    }
-
-    fn processes(&mut self, processes: &[Process]) -> &mut Self {
-        let named = &processes[..processes.len().min(MAX_NAMED)];
-        self.length(named.len());
-        for process in named {
-            self.word(process.pid).text(process.name.as_bytes());
-        }
-        self
-    }
-}
-
-struct Reader<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(length)?;
-        self.rest = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        self.array().map(|[byte]| byte)
-    }
-
-    fn flag(&mut self) -> Option<bool> {
-        match self.byte()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
-    fn word(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn signed(&mut self) -> Option<i32> {
-        self.word().map(u32::cast_signed)
-    }
-
-    fn long(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn duration(&mut self) -> Option<Duration> {
-        self.long().map(Duration::from_micros)
-    }
-
-    fn length(&mut self) -> Option<usize> {
-        usize::try_from(self.word()?).ok()
-    }
-
-    fn text(&mut self) -> Option<Vec<u8>> {
-        let length = self.length()?;
-        self.take(length).map(<[u8]>::to_vec)
-    }
-
-    /// A list. Nothing is reserved on the sender's word: each element has at least one byte, so the
-    /// record's own size is the bound.
-    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let mut list = Vec::new();
-        for _ in 0..self.length()? {
-            list.push(one(self)?);
-        }
-        Some(list)
-    }
-
-    fn order(&mut self) -> Option<Order> {
-        Some(Order {
-            id: self.long()?,
-            image: if self.flag()? { Image::Named(self.text()?) } else { Image::Open },
-            argv: self.list(Self::text)?,
-            env: self.list(Self::text)?,
-            dir: if self.flag()? { Some(self.text()?) } else { None },
-            fds: self.list(Self::signed).filter(|fds| fds.len() <= MAX_FDS)?,
-            line: if self.flag()? { Some(self.signed()?) } else { None },
-            grace: self.duration()?,
-        })
-    }
-
-    fn exit(&mut self) -> Option<Exit> {
-        let status = match self.byte()? {
-            0 => ExitStatus::Code(self.signed()?),
-            1 => ExitStatus::Signal { signal: self.signed()?, core_dumped: self.flag()? },
-            2 => ExitStatus::Unknown,
-            _ => return None,
-        };
-        let usage =
-            Usage { user: self.duration()?, system: self.duration()?, max_rss_kib: self.long()? };
-        Some(Exit { status, usage })
-    }
-
-    fn emptied(&mut self) -> Option<Emptied> {
-        Some(Emptied {
-            leftover_count: self.word()?,
-            leftovers: self.processes()?,
-            left: self.processes()?,
-        })
-    }
-
-    fn processes(&mut self) -> Option<Vec<Process>> {
-        self.list(|from| {
-            let pid = from.word()?;
-            let name = String::from_utf8(from.text()?).ok()?;
-            Some(Process { pid, name })
-        })
-        .filter(|processes| processes.len() <= MAX_NAMED)
-    }
-
-    fn finish<T>(self, value: T) -> Option<T> {
-        self.rest.is_empty().then_some(value)
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::exit::{ExitStatus, Process, Released, Usage};
 
 fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5)
@@ -10,6 +11,10 @@ fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 fn durations() -> impl Strategy<Value = Duration> {
     any::<u32>().prop_map(|micros| Duration::from_micros(micros.into()))
+}
+
+fn policies() -> impl Strategy<Value = Leftovers> {
+    prop_oneof![Just(Leftovers::Kill), Just(Leftovers::Report), Just(Leftovers::Keep)]
 }
 
 prop_compose! {
@@ -22,9 +27,11 @@ prop_compose! {
         fds in prop::collection::vec(any::<i32>(), 0..MAX_FDS),
         line in prop::option::of(any::<i32>()),
         grace in durations(),
+        leftovers in policies(),
+        release in prop::option::of(durations()),
     ) -> Order {
         let image = name.map_or(Image::Open, Image::Named);
-        Order { id, image, argv, env, dir, fds, line, grace }
+        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release }
     }
 }
 
@@ -37,10 +44,31 @@ fn requests() -> impl Strategy<Value = Request> {
         any::<u64>().prop_map(|id| Request::Resume { id }),
         any::<u64>().prop_map(|number| Request::Resync { number }),
         any::<u64>().prop_map(|number| Request::Ping { number }),
-        (any::<u64>(), any::<u64>(), any::<i32>(), durations())
-            .prop_map(|(id, scope, pid, grace)| Request::Foster { id, scope, pid, grace }),
+        fosters(),
         Just(Request::EndStrays),
+        (any::<u64>(), any::<i32>(), any::<[u64; 2]>(), any::<bool>(), durations()).prop_map(
+            |(id, leader, [start, mark], session, grace)| {
+                let group = Adopted { leader, start, session, mark };
+                Request::Adopt { id, group, grace }
+            }
+        ),
+        (any::<u64>(), any::<bool>())
+            .prop_map(|(id, once_empty)| Request::Disown { id, once_empty }),
     ]
+}
+
+prop_compose! {
+    fn fosters()(
+        id in any::<u64>(),
+        scope in any::<u64>(),
+        pid in any::<i32>(),
+        grace in durations(),
+        leftovers in policies(),
+        release in prop::option::of(durations()),
+        kept in any::<bool>(),
+    ) -> Request {
+        Request::Foster { id, scope, pid, grace, leftovers, release, kept }
+    }
 }
 
 fn processes() -> impl Strategy<Value = Vec<Process>> {
@@ -48,15 +76,38 @@ fn processes() -> impl Strategy<Value = Vec<Process>> {
     prop::collection::vec(one, 0..MAX_NAMED)
 }
 
+fn statuses() -> impl Strategy<Value = ExitStatus> {
+    prop_oneof![
+        any::<i32>().prop_map(ExitStatus::Code),
+        (any::<i32>(), any::<bool>())
+            .prop_map(|(signal, core_dumped)| ExitStatus::Signal { signal, core_dumped }),
+        Just(ExitStatus::Unknown),
+    ]
+}
+
+fn released() -> impl Strategy<Value = Released> {
+    prop_oneof![
+        statuses().prop_map(Released::Ended),
+        Just(Released::TimedOut),
+        any::<i32>().prop_map(|errno| Released::NotStarted { errno }),
+    ]
+}
+
+prop_compose! {
+    fn emptied()(
+        leftover_count in any::<u32>(),
+        leftovers in processes(),
+        left in processes(),
+        kept in any::<u32>(),
+        release in prop::option::of(released()),
+    ) -> Emptied {
+        Emptied { leftovers, leftover_count, left, kept, release }
+    }
+}
+
 prop_compose! {
     fn exits()(
-        status in prop_oneof![
-            any::<i32>().prop_map(ExitStatus::Code),
-            (any::<i32>(), any::<bool>()).prop_map(|(signal, core_dumped)| {
-                ExitStatus::Signal { signal, core_dumped }
-            }),
-            Just(ExitStatus::Unknown),
-        ],
+        status in statuses(),
         user in durations(),
         system in durations(),
         max_rss_kib in any::<u64>(),
@@ -81,12 +132,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         }),
         any::<u64>().prop_map(|id| Reply::Opened { id }),
         (any::<u64>(), exits()).prop_map(|(id, exit)| Reply::Exited { id, exit }),
-        (any::<u64>(), any::<u32>(), processes(), processes()).prop_map(
-            |(id, leftover_count, leftovers, left)| Reply::Emptied {
-                id,
-                emptied: Emptied { leftovers, leftover_count, left },
-            }
-        ),
+        (any::<u64>(), emptied()).prop_map(|(id, emptied)| Reply::Emptied { id, emptied }),
         Just(Reply::Leaving),
     ]
 }
@@ -103,6 +149,13 @@ proptest! {
     }
 
     #[test]
+    fn a_release_command_survives_its_memfd(argv in texts(), env in texts()) {
+        let command = Command { argv, env };
+        let whole = Some(command.clone()).filter(|command| !command.argv.is_empty());
+        prop_assert_eq!(Command::decode(&command.encode()), whole);
+    }
+
+    #[test]
     fn every_cut_and_every_surplus_is_no_record(request in requests(), reply in replies()) {
         let (asked, said) = (request.encode(), reply.encode());
         prop_assert!((0..asked.len()).all(|cut| Request::decode(&asked[..cut]).is_none()));
@@ -116,6 +169,7 @@ proptest! {
     fn junk_is_decoded_without_harm(junk in prop::collection::vec(any::<u8>(), 0..400)) {
         drop(Request::decode(&junk));
         drop(Reply::decode(&junk));
+        drop(Command::decode(&junk));
     }
 }
 

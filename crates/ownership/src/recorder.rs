@@ -93,7 +93,7 @@ impl Known {
         match event {
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
             ChildEvent::Emptied(emptied) => {
-                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX);
+                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX).max(emptied.kept);
                 let end = (left > 0).then_some(End::Left(left));
                 self.ledger.ended(self.spawn, end, EndedBy::Itself, "");
             }

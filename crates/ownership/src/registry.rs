@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::escalation::Ladder;
-use crate::exit::Process;
+use crate::exit::{Process, Released};
 use crate::protocol::MAX_NAMED;
+use crate::spawn::Leftovers;
 use crate::sys::Pid;
 
 /// Number of a scope; also of the line on which its requests come.
@@ -31,8 +32,22 @@ pub(crate) enum Root {
     Running(Pid),
     /// Runs, and is not a child of ours: the guard that was its parent is dead.
     Foster(Pid),
+    /// Leads, or led, a group that something else started. Whether it lives is of no concern.
+    Group(Pid),
     /// Dead; what it left may still be there.
     Dead,
+}
+
+/// How far a scope is with its release command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// There is none.
+    None,
+    /// To be run once nothing is left, with this deadline.
+    Due(Duration),
+    /// Nothing is left but the command, a scope of its own in this one.
+    Running,
+    Over(Released),
 }
 
 #[derive(Debug, Clone)]
@@ -55,7 +70,16 @@ pub(crate) struct Scope {
     /// What was found after the root was dead.
     pub(crate) leftovers: Vec<Process>,
     pub(crate) leftover_count: u32,
-    /// Its end was told, although something of it cannot die.
+    /// What becomes of what its root leaves.
+    pub(crate) policy: Leftovers,
+    pub(crate) release: Release,
+    /// It is the release command of what it is in: nobody is told of it.
+    pub(crate) releases: bool,
+    /// An adopted group that is let go when nobody in it lives.
+    pub(crate) once_empty: bool,
+    /// When to look at it without a ladder.
+    pub(crate) alarm: Option<Instant>,
+    /// Its end was told, although something of it cannot die or is let live.
     pub(crate) told: bool,
 }
 
@@ -73,6 +97,11 @@ impl Scope {
             ladder: None,
             leftovers: Vec::new(),
             leftover_count: 0,
+            policy: Leftovers::Kill,
+            release: Release::None,
+            releases: false,
+            once_empty: false,
+            alarm: None,
             told: false,
         }
     }
@@ -81,7 +110,7 @@ impl Scope {
     /// and each left its own children to us before that.
     pub(crate) fn is_empty(&self) -> bool {
         let rootless = self.root == Root::None && self.ladder.is_some();
-        (rootless || self.root == Root::Dead)
+        (rootless || matches!(self.root, Root::Dead | Root::Group(_)))
             && self.orphans.is_empty()
             && self.subs.is_empty()
             && !self.foster
@@ -90,6 +119,16 @@ impl Scope {
     /// Whether it takes new processes.
     pub(crate) fn is_open(&self) -> bool {
         self.ladder.is_none() && self.root != Root::Dead
+    }
+
+    /// Whether its end was told while something was let live: that it is over is told again then.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.told && self.policy != Leftovers::Kill
+    }
+
+    /// Whether somebody waits to hear that it is over.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        !self.releases && (!self.told || self.is_kept())
     }
 
     pub(crate) fn note_leftovers(&mut self, found: Vec<Process>) {
@@ -271,8 +310,9 @@ impl Registry {
         }
     }
 
-    /// The earliest time at which a ladder has something to do.
+    /// The earliest time at which there is something to do.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.scopes.values().filter_map(|scope| scope.ladder.as_ref()).map(Ladder::due).min()
+        let due = |scope: &Scope| scope.ladder.as_ref().map(Ladder::due).or(scope.alarm);
+        self.scopes.values().filter_map(due).min()
     }
 }

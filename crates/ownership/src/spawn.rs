@@ -24,7 +24,25 @@ pub struct Spawn {
     pub(crate) fds: Vec<(RawFd, OwnedFd)>,
     pub(crate) line: Option<RawFd>,
     pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
+    pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
+}
+
+/// What becomes of what a child leaves in its scope when it ends by itself.
+///
+/// The death of the owner, [`Owned::end`](crate::Owned::end) and dropping the handle of a child that
+/// runs always end all of the scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Leftovers {
+    /// It is ended, and named in [`Emptied::leftovers`](crate::Emptied::leftovers).
+    #[default]
+    Kill,
+    /// It lives on and is named in [`Emptied::left`](crate::Emptied::left). `Emptied` comes once, soon
+    /// after the child's end, with who is there by then; they stay owned, and end with the owner.
+    Report,
+    /// As `Report`, but nobody is named.
+    Keep,
 }
 
 /// Grace between TERM and KILL when nothing else is said.
@@ -47,6 +65,8 @@ impl Spawn {
             fds: Vec::new(),
             line: None,
             grace: DEFAULT_GRACE,
+            leftovers: Leftovers::Kill,
+            release: None,
             purpose: String::new(),
         }
     }
@@ -103,6 +123,29 @@ impl Spawn {
     /// Time between TERM and KILL when this scope is ended, also after the owner's death.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
+        self
+    }
+
+    /// What becomes of what it leaves when it ends by itself.
+    pub fn leftovers(mut self, leftovers: Leftovers) -> Self {
+        self.leftovers = leftovers;
+        self
+    }
+
+    /// What the guard runs when nothing of the scope is left, in whichever way that came, the owner's death
+    /// included: for work of this child that another daemon does (a container, a build daemon). It is
+    /// killed after `deadline`; what became of it is in [`Emptied::release`](crate::Emptied::release).
+    ///
+    /// A program, by name or absolute path, and its arguments. It has the child's environment and in
+    /// `OWNERSHIP_PID` the child's number, `/` as its directory and no other descriptor than
+    /// `/dev/null`. It runs once; if both guards are killed while it runs, it is run again.
+    pub fn release<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(
+        mut self,
+        command: I,
+        deadline: Duration,
+    ) -> Self {
+        let command = command.into_iter().map(|word| word.as_ref().to_owned()).collect();
+        self.release = Some((command, deadline));
         self
     }
 

@@ -1,7 +1,8 @@
 //! The supervisor as a pure machine: `step(event, now)` gives what to do, in order. It does no I/O and
 //! reads no clock; [`crate::supervisor_loop`] feeds it and acts.
 //!
-//! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone.
+//! Promise: a scope that was started or opened gets exactly one `Emptied`, unless its line is gone. One of
+//! which something is let live gets a second one when it is over, which only its owner's library sees.
 //!
 //! Both guards run this machine, each over what it is the parent of; what one had when it died comes to
 //! the other in [`Event::Inherit`].
@@ -12,14 +13,21 @@ use std::time::{Duration, Instant};
 
 use crate::escalation::{Ladder, Rung};
 use crate::exit::{Emptied, Exit, Process};
-use crate::protocol::{Failure, Order, Reply, Request};
-use crate::registry::{Registry, Root, Scope, ScopeId};
+use crate::protocol::{Failure, Reply, Request};
+use crate::registry::{Registry, Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 use crate::sys::Pid;
 use crate::sys::wait::Dead;
 use crate::table::Row;
 
+pub(crate) use effect::Effect;
+use leftovers::stays;
+
+mod effect;
+mod groups;
 mod inheritance;
+mod leftovers;
+mod release;
 mod requests;
 
 /// Everything that can happen to a supervisor.
@@ -73,71 +81,6 @@ pub(crate) struct Unknown {
     pub(crate) pid: Pid,
     /// The scope that its environment names.
     pub(crate) tag: Option<ScopeId>,
-}
-
-/// What to do.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    Spawn {
-        scope: ScopeId,
-        order: Box<Order>,
-        fds: Vec<OwnedFd>,
-    },
-    /// Make a line for a scope without a process, and keep our end.
-    OpenLine {
-        scope: ScopeId,
-    },
-    /// Say it on this line. `about` is the scope that it tells of, and whose pidfd or line it carries.
-    Reply {
-        line: ScopeId,
-        reply: Reply,
-        about: Option<ScopeId>,
-    },
-    /// TERM and CONT to the group of the root.
-    Terminate {
-        scope: ScopeId,
-    },
-    /// TERM and CONT to members that had none yet; comes back as [`Event::Found`].
-    Walk {
-        scope: ScopeId,
-    },
-    /// Stop, then KILL, all members of these.
-    Kill {
-        scopes: Vec<ScopeId>,
-    },
-    /// See who stands in it and in what is inside; comes back as [`Event::Left`].
-    Survey {
-        scope: ScopeId,
-    },
-    Pause {
-        scopes: Vec<ScopeId>,
-    },
-    Resume {
-        scope: ScopeId,
-    },
-    /// The child may be reaped: everything that it left is recorded.
-    Reap {
-        pid: Pid,
-    },
-    /// Nothing more comes from this scope: close its line.
-    Forget {
-        scope: ScopeId,
-    },
-    /// The root of this scope is no child of ours: watch it by this handle.
-    Watch {
-        scope: ScopeId,
-        handle: OwnedFd,
-    },
-    /// Look for processes whose mark names a scope that nobody knows; comes back as [`Event::Strays`].
-    FindStrays,
-    /// It is about a scope that must be the other guard's.
-    Relay {
-        request: Request,
-    },
-    /// Stop listening to the owner, tell it, and go.
-    Leave,
-    /// Go: the owner is gone and nothing is left.
-    Exit,
 }
 
 /// The machine.
@@ -203,7 +146,7 @@ impl Supervisor {
                 let failure = Failure { phase: Phase::Request, errno: libc::EMFILE };
                 effects.push(failed_reply(line, id, failure));
             }
-            Event::Started { scope, pid } => self.started(scope, pid, &mut effects),
+            Event::Started { scope, pid } => self.started(scope, pid, now, &mut effects),
             Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
             Event::Opened { scope } => self.opened(scope, &mut effects),
             Event::LineClosed { line } => self.line_closed(line, now, &mut effects),
@@ -215,7 +158,7 @@ impl Supervisor {
                     scope.note_leftovers(members);
                 }
             }
-            Event::Left { scope, members } => self.left(scope, members, &mut effects),
+            Event::Left { scope, members } => self.left(scope, members, now, &mut effects),
             Event::Inherit { rows, foster, unknown, suspects } => {
                 self.inherit(rows, foster, unknown, &suspects, now, &mut effects);
             }
@@ -242,14 +185,18 @@ impl Supervisor {
         }
     }
 
-    fn started(&mut self, scope: ScopeId, pid: Pid, effects: &mut Vec<Effect>) {
+    fn started(&mut self, scope: ScopeId, pid: Pid, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get(scope).filter(|found| found.root == Root::Starting)
         else {
             return;
         };
         let (line, id) = (found.parent, found.id);
         let (ending, paused) = (found.ladder.is_some(), found.paused);
+        let releases = found.releases;
         self.registry.set_running(scope, pid);
+        if releases {
+            return self.release_started(scope, now);
+        }
         let reply = Reply::Started { id, pid, scope: scope.0 };
         effects.push(Effect::Reply { line, reply, about: Some(scope) });
         if ending {
@@ -265,7 +212,11 @@ impl Supervisor {
             return;
         }
         if let Some(removed) = self.registry.remove(scope) {
-            effects.push(failed_reply(removed.parent, removed.id, failure));
+            if removed.releases {
+                self.release_failed(removed.parent, failure, effects);
+            } else {
+                effects.push(failed_reply(removed.parent, removed.id, failure));
+            }
             effects.push(Effect::Forget { scope });
             self.settle(removed.parent, effects);
         }
@@ -323,6 +274,11 @@ impl Supervisor {
         let Dead { pid, exit } = dead;
         let root_of = self.registry.root_died(pid);
         if let Some((scope, found)) = root_of.and_then(|s| Some((s, self.registry.get(s)?))) {
+            if found.releases {
+                self.release_ended(scope, exit.status, effects);
+                effects.push(Effect::Reap { pid });
+                return vec![scope];
+            }
             let reply = Reply::Exited { id: found.id, exit };
             effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
         }
@@ -334,7 +290,7 @@ impl Supervisor {
     fn follow(&mut self, scope: ScopeId, burdened: bool, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get(scope) else { return };
         if found.root == Root::Dead && !found.is_empty() && found.ladder.is_none() {
-            self.end(scope, None, now, effects);
+            self.left_something(scope, now, effects);
         }
         let ladder = self.registry.get_mut(scope).and_then(|scope| scope.ladder.as_mut());
         if let Some(ladder) = ladder.filter(|_| burdened) {
@@ -354,13 +310,18 @@ impl Supervisor {
         let Some(grace) = grace.or(self.registry.get(scope).map(|scope| scope.grace)) else {
             return;
         };
-        for scope in self.registry.with_subs(scope) {
-            self.begin(scope, grace, now, effects);
+        for sub in self.registry.with_subs(scope) {
+            if sub == scope || !self.is_releasing(sub) {
+                self.begin(sub, grace, now, effects);
+            }
         }
     }
 
     fn begin(&mut self, scope: ScopeId, grace: Duration, now: Instant, effects: &mut Vec<Effect>) {
         let Some(found) = self.registry.get_mut(scope) else { return };
+        if found.release == Release::Running {
+            return;
+        }
         if let Some(ladder) = &mut found.ladder {
             ladder.shorten(now, grace);
             return;
@@ -380,10 +341,11 @@ impl Supervisor {
     fn settle_upwards(&mut self, mut scope: ScopeId, effects: &mut Vec<Effect>) {
         while scope != ScopeId::ALL
             && self.registry.get(scope).is_some_and(Scope::is_empty)
+            && self.is_released(scope, effects)
             && let Some(removed) = self.registry.remove(scope)
         {
             let parent = removed.parent;
-            if !removed.told {
+            if removed.is_to_be_told() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
@@ -392,11 +354,22 @@ impl Supervisor {
     }
 
     /// Something cannot die: its end is told all the same, and it is waited for.
-    fn left(&mut self, scope: ScopeId, left: Vec<Process>, effects: &mut Vec<Effect>) {
-        let Some(found) = self.registry.get_mut(scope) else { return };
-        let Some(ladder) = found.ladder.as_mut().filter(|_| !found.told && scope != ScopeId::ALL)
-        else {
+    fn left(
+        &mut self,
+        scope: ScopeId,
+        left: Vec<Process>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.look_later(scope, now);
+        let Some(found) = self.registry.get_mut(scope).filter(|_| scope != ScopeId::ALL) else {
             return;
+        };
+        if found.told || found.releases {
+            return;
+        }
+        let Some(ladder) = found.ladder.as_mut() else {
+            return stays(scope, found, left, effects);
         };
         if left.is_empty() {
             return ladder.unreported();
@@ -410,7 +383,12 @@ impl Supervisor {
             return;
         }
         self.owner_gone = true;
-        let all: Vec<_> = self.registry.iter().map(|(id, scope)| (id, scope.grace)).collect();
+        let all: Vec<_> = self
+            .registry
+            .iter()
+            .filter(|(id, _)| !self.is_releasing(*id))
+            .map(|(id, scope)| (id, scope.grace))
+            .collect();
         for (scope, grace) in all {
             self.begin(scope, grace, now, effects);
         }
@@ -418,6 +396,8 @@ impl Supervisor {
     }
 
     fn tick(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.end_late_releases(now, effects);
+        self.look_at_groups(now, effects);
         let due: Vec<_> = self.registry.iter().map(|(id, _)| id).collect();
         let (mut scopes, mut reports) = (Vec::new(), Vec::new());
         for scope in due {
@@ -462,8 +442,10 @@ fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
 }
 
 fn emptied_reply(about: ScopeId, scope: Scope, left: Vec<Process>) -> Effect {
-    let Scope { parent, id, leftovers, leftover_count, .. } = scope;
-    let reply = Reply::Emptied { id, emptied: Emptied { leftovers, leftover_count, left } };
+    let Scope { parent, id, leftovers, leftover_count, release, .. } = scope;
+    let release = if let Release::Over(released) = release { Some(released) } else { None };
+    let emptied = Emptied { leftovers, leftover_count, left, kept: 0, release };
+    let reply = Reply::Emptied { id, emptied };
     Effect::Reply { line: parent, reply, about: Some(about) }
 }
 

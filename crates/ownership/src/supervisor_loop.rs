@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::journal::Journal;
 use crate::line::{self, Received};
 use crate::membership::{Identity, Member, Protected, Source};
+use crate::peer::Held;
 use crate::protocol::Request;
 use crate::registry::ScopeId;
 use crate::succession::{Role, Succession};
@@ -27,9 +28,11 @@ use crate::table::{Slot, Table};
 mod act;
 mod chronicle;
 mod fosters;
+mod groups;
 mod off;
 mod peer;
 mod record;
+mod release;
 mod set_up;
 mod stock;
 mod voice;
@@ -37,6 +40,8 @@ mod voice;
 pub(crate) use set_up::{run_keeper, run_supervisor};
 
 use fosters::Foster;
+pub(crate) use groups::FIRST_MARK;
+use groups::Group;
 use off::Off;
 use peer::Peer;
 use voice::Line;
@@ -79,8 +84,10 @@ struct Loop {
     peer: Option<Peer>,
     /// A supervisor is to be started as soon as everything that we have to say was said.
     start_due: bool,
-    /// Lines of the other guard's scopes, for the case that it dies.
-    mirrors: HashMap<ScopeId, OwnedFd>,
+    /// What the other guard holds of its scopes, for the case that it dies.
+    mirrors: HashMap<(Held, ScopeId), OwnedFd>,
+    /// Release commands of our scopes, sealed.
+    commands: HashMap<ScopeId, OwnedFd>,
     /// Whether requests on the owner's line are ours to read.
     serves: bool,
     owner: OwnedFd,
@@ -98,6 +105,8 @@ struct Loop {
     handles: HashMap<Pid, OwnedFd>,
     /// Roots that are no children of ours.
     fosters: HashMap<ScopeId, Foster>,
+    /// Groups that something else started.
+    groups: HashMap<ScopeId, Group>,
     /// Members of scopes whose roots are no children of ours, as they were last met, with handles.
     met: HashMap<ScopeId, Vec<(Member, OwnedFd)>>,
     /// Processes by the scope that their environment names, as read in this turn.
@@ -146,6 +155,9 @@ impl Loop {
             self.bury();
             self.hear_peer(ready.peer, ready.link);
             self.fosters_died(ready.fosters);
+            for leader in ready.leaders {
+                self.leader_died(leader);
+            }
             for line in ready.lines {
                 self.listen(line);
             }
@@ -193,6 +205,9 @@ impl Loop {
         for (scope, foster) in &self.fosters {
             watched.add(&foster.handle, PollFlags::IN, Of::Foster(*scope));
         }
+        for (scope, group) in self.groups.iter().filter(|(_, group)| !group.leader_died) {
+            watched.add(&group.handle, PollFlags::IN, Of::Leader(*scope));
+        }
         for (scope, line) in &self.lines {
             let listens = *scope != ScopeId::ALL || self.serves;
             let reads = listens && line.waiting.len() < MAX_WAITING && !self.leaving;
@@ -223,6 +238,7 @@ impl Loop {
         let met: usize = self.met.values().map(Vec::len).sum();
         let maps = [self.handles.len(), self.lines.len(), self.parting.len(), self.fresh.len()];
         let maps = maps.iter().sum::<usize>() + self.mirrors.len() + self.fosters.len();
+        let maps = maps + self.commands.len() + self.groups.len();
         let held = OWN_FILES + maps + met + waiting + more + SPARE_FILES;
         u64::try_from(held).is_ok_and(|held| held > limit)
     }
@@ -262,7 +278,7 @@ impl Loop {
             let mut heard = Vec::new();
             line.silence(&mut heard);
             self.note_heard(&heard);
-            self.unmirror(scope);
+            self.unmirror(Held::Line, scope);
             self.feed(Event::LineClosed { line: scope });
         }
     }
@@ -287,6 +303,7 @@ struct Ready {
     peer: bool,
     link: bool,
     fosters: Vec<ScopeId>,
+    leaders: Vec<ScopeId>,
     lines: Vec<ScopeId>,
 }
 
@@ -298,6 +315,7 @@ enum Of {
     Peer,
     Link,
     Foster(ScopeId),
+    Leader(ScopeId),
     Line(ScopeId),
     Parting,
 }
@@ -330,9 +348,10 @@ impl<'a> Watched<'a> {
                 Of::Peer => ready.peer = heard,
                 Of::Link => ready.link = heard,
                 Of::Foster(scope) if heard => ready.fosters.push(scope),
+                Of::Leader(scope) if heard => ready.leaders.push(scope),
                 Of::Line(scope) if heard => ready.lines.push(scope),
                 // What waits to be said is said at the next flush.
-                Of::Foster(_) | Of::Line(_) | Of::Parting => {}
+                Of::Foster(_) | Of::Leader(_) | Of::Line(_) | Of::Parting => {}
             }
         }
         ready

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::exit::{Exit, ExitStatus, Usage};
-use crate::protocol::Image;
+use crate::exit::{Exit, ExitStatus, Released, Usage};
+use crate::protocol::{Image, Order};
+use crate::spawn::Leftovers;
 
 fn origin() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
@@ -25,6 +26,8 @@ fn order(id: u64, grace: Duration) -> Request {
         fds: Vec::new(),
         line: Some(4),
         grace,
+        leftovers: Leftovers::Kill,
+        release: None,
     }))
 }
 
@@ -337,6 +340,7 @@ fn states() -> Vec<(&'static str, Supervisor, Instant)> {
     ownerless.step(Event::OwnerGone, now);
     let mut leaving = fresh.clone();
     leaving.step(Event::Tick, now + Duration::from_secs(30));
+    let (releasing, _) = releasing();
     vec![
         ("fresh", fresh, now),
         ("starting", starting, now),
@@ -347,6 +351,7 @@ fn states() -> Vec<(&'static str, Supervisor, Instant)> {
         ("leftover", leftover, now),
         ("nested", nested, now),
         ("ownerless", ownerless, now),
+        ("releasing", releasing, now),
         ("leaving", leaving, now + Duration::from_secs(30)),
     ]
 }
@@ -603,6 +608,91 @@ proptest! {
             prop_assert!(good, "{:?} was told {:?}", request, told);
         }
     }
+}
+
+/// Its end is told once with who is there, and once more when it is over; in between nobody is signalled.
+#[test]
+fn what_is_let_live_is_told_and_ends_with_the_owner() {
+    for policy in [Leftovers::Report, Leftovers::Keep] {
+        let (mut machine, now) = running();
+        machine.registry.get_mut(ScopeId(1)).expect("scope").policy = policy;
+        let effects = machine.step(died(101, &[201]), now);
+        assert!(
+            matches!(effects[..], [_, Effect::Reap { .. }, Effect::Survey { .. }]),
+            "{effects:?}"
+        );
+        let nobody = Event::Left { scope: ScopeId(1), members: Vec::new() };
+        assert!(machine.step(nobody, now).is_empty(), "their deaths tell");
+        let members = vec![Process { pid: 201, name: "left".into() }];
+        let told = machine.step(Event::Left { scope: ScopeId(1), members: members.clone() }, now);
+        let named = if policy == Leftovers::Report { members } else { Vec::new() };
+        let expected = Emptied { left: named, kept: 1, ..Emptied::default() };
+        assert_eq!(replies(&told), [&Reply::Emptied { id: 1, emptied: expected }]);
+        assert!(machine.step(died(777, &[]), now + GRACE).len() == 1, "only reaped");
+        let effects = machine.step(Event::OwnerGone, now);
+        assert!(effects.iter().any(|e| matches!(e, Effect::Terminate { scope: ScopeId(1) })));
+        let effects = machine.step(died(201, &[]), now);
+        assert_eq!(emptied(&effects), 1, "it is over");
+        assert!(machine.registry().is_idle());
+    }
+}
+
+/// With the command of scope 1 started as scope 2, pid 301, after its root has left nothing.
+fn releasing() -> (Supervisor, Instant) {
+    let (mut machine, now) = running();
+    machine.registry.get_mut(ScopeId(1)).expect("scope").release = Release::Due(2 * GRACE);
+    let effects = machine.step(died(101, &[]), now);
+    assert_eq!(emptied(&effects), 0);
+    let (scope, of) = (ScopeId(2), ScopeId(1));
+    assert!(
+        effects
+            .iter()
+            .any(|e| matches!(e, Effect::Release { scope: s, of: o } if (*s, *o) == (scope, of)))
+    );
+    assert!(machine.step(Event::Started { scope, pid: 301 }, now).is_empty(), "nobody is told");
+    (machine, now)
+}
+
+fn release_of(effects: &[Effect]) -> Option<Released> {
+    replies(effects).iter().find_map(|reply| {
+        if let Reply::Emptied { id: 1, emptied } = reply { emptied.release } else { None }
+    })
+}
+
+#[test]
+fn a_release_command_is_part_of_the_end_and_ends_at_its_deadline_only() {
+    let (machine, now) = releasing();
+    let mut good = machine.clone();
+    let effects = good.step(died(301, &[]), now);
+    assert_eq!(release_of(&effects), Some(Released::Ended(ExitStatus::Code(0))));
+    assert!(good.registry().is_idle());
+    let mut late = machine;
+    late.step(ask(0, Request::End { id: 1, grace: Duration::ZERO }), now);
+    late.step(Event::OwnerGone, now);
+    let effects = late.step(Event::Tick, now + GRACE);
+    let touches = |effect: &Effect| {
+        let ends = matches!(effect, Effect::Terminate { scope } if *scope != ScopeId::ALL);
+        ends || matches!(effect, Effect::Kill { scopes } if scopes[..] != [ScopeId::ALL])
+    };
+    assert!(!effects.iter().any(touches), "{effects:?}");
+    let until = now + 2 * GRACE;
+    assert!(late.deadline().is_some_and(|due| due <= until));
+    let effects = late.step(Event::Tick, until);
+    assert!(effects.iter().any(|e| matches!(e, Effect::Terminate { scope: ScopeId(2) })));
+    let effects = late.step(died(301, &[]), until);
+    assert_eq!(release_of(&effects), Some(Released::TimedOut));
+    assert!(late.registry().is_idle());
+}
+
+#[test]
+fn a_release_command_that_cannot_be_started_is_told() {
+    let (mut machine, now) = running();
+    machine.registry.get_mut(ScopeId(1)).expect("scope").release = Release::Due(GRACE);
+    machine.step(died(101, &[]), now);
+    let failure = Failure { phase: Phase::Exec, errno: libc::ENOENT };
+    let effects = machine.step(Event::Failed { scope: ScopeId(2), failure }, now);
+    assert_eq!(release_of(&effects), Some(Released::NotStarted { errno: libc::ENOENT }));
+    assert!(machine.registry().is_idle());
 }
 
 #[path = "supervisor/inherited_tests.rs"]

@@ -11,17 +11,22 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::exit::{Exit, ExitStatus, Usage};
-use crate::protocol::{Failure, phase_of};
+use crate::exit::{Exit, Released, Usage};
+use crate::protocol::Failure;
 use crate::registry::ScopeId;
+use crate::spawn::Leftovers;
 use crate::sys::Pid;
 use crate::sys::shared::{Shared, low_half};
+
+mod words;
+
+use words::{decode_failure, decode_status, low, micros, status_word};
 
 /// Most scopes at once. A system commonly has room for 32,768 processes; unused rows take no memory.
 const ROWS: usize = 65_536;
 
-/// Words of one row: 128 bytes.
-const ROW: usize = 16;
+/// Words of one row: 136 bytes.
+const ROW: usize = 17;
 
 // The words of a row.
 const STATE: usize = 0;
@@ -37,8 +42,11 @@ const USER: usize = 9;
 const SYSTEM: usize = 10;
 const MEMORY: usize = 11;
 const FLAGS: usize = 12;
+const RELEASE: usize = 13;
+const RELEASED: usize = 14;
+const MARK: usize = 15;
 /// Grace of an end that was begun, and one more.
-const ENDING: usize = 15;
+const ENDING: usize = 16;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -91,6 +99,18 @@ pub(crate) enum Flag {
     Foster = 1 << 5,
     /// The asking side has been told of its end, although something of it cannot die.
     ToldEmptied = 1 << 6,
+    /// What its process leaves lives on, and is named.
+    Report = 1 << 7,
+    /// What its process leaves lives on.
+    Keep = 1 << 8,
+    /// It is the release command of its parent.
+    Releases = 1 << 9,
+    /// A group that something else started.
+    Group = 1 << 10,
+    /// Its leader leads a session too.
+    Session = 1 << 11,
+    /// It is let go when nobody in it lives.
+    OnceEmpty = 1 << 12,
 }
 
 /// Number of a row.
@@ -113,6 +133,12 @@ pub(crate) struct Row {
     /// Why the process could not execute its program.
     pub(crate) failed: Option<Failure>,
     pub(crate) exit: Option<Exit>,
+    /// Deadline of its release command.
+    pub(crate) release: Option<Duration>,
+    /// What became of that.
+    pub(crate) released: Option<Released>,
+    /// The mark of an adopted group; 0 for none.
+    pub(crate) mark: u64,
     /// It is being ended, with this grace.
     pub(crate) ending: Option<Duration>,
     flags: u64,
@@ -121,6 +147,14 @@ pub(crate) struct Row {
 impl Row {
     pub(crate) fn has(&self, flag: Flag) -> bool {
         self.flags & flag as u64 != 0
+    }
+
+    pub(crate) fn policy(&self) -> Leftovers {
+        match (self.has(Flag::Report), self.has(Flag::Keep)) {
+            (true, _) => Leftovers::Report,
+            (false, true) => Leftovers::Keep,
+            (false, false) => Leftovers::Kill,
+        }
     }
 }
 
@@ -202,16 +236,10 @@ impl Table {
     /// Before the process is reaped: after that nobody could be told any more.
     pub(crate) fn set_exit(&self, slot: Slot, exit: &Exit) {
         let Exit { status, usage } = exit;
-        let (kind, number) = match status {
-            ExitStatus::Code(code) => (1, *code),
-            ExitStatus::Signal { signal, core_dumped: false } => (2, *signal),
-            ExitStatus::Signal { signal, core_dumped: true } => (3, *signal),
-            ExitStatus::Unknown => (4, 0),
-        };
         self.set(slot, USER, micros(usage.user));
         self.set(slot, SYSTEM, micros(usage.system));
         self.set(slot, MEMORY, usage.max_rss_kib);
-        self.set(slot, STATUS, kind << 32 | u64::from(number.cast_unsigned()));
+        self.set(slot, STATUS, status_word(*status));
         self.advance(slot, Stage::Dead);
     }
 
@@ -235,6 +263,11 @@ impl Table {
         let flags = self.get(slot, FLAGS);
         let flags = if on { flags | flag as u64 } else { flags & !(flag as u64) };
         self.set(slot, FLAGS, flags);
+    }
+
+    pub(crate) fn set_policy(&self, slot: Slot, policy: Leftovers) {
+        self.flag(slot, Flag::Report, policy == Leftovers::Report);
+        self.flag(slot, Flag::Keep, policy == Leftovers::Keep);
     }
 
     /// Where the kernel writes the number of a new process.
@@ -273,10 +306,12 @@ impl Table {
         self.slots_of(holder).next().is_some()
     }
 
-    /// The longest grace among the rows of this guard.
-    pub(crate) fn longest_grace(&self, holder: u32) -> Duration {
-        let graces = self.slots_of(holder).map(|slot| self.get(slot, GRACE));
-        Duration::from_micros(graces.max().unwrap_or(0))
+    /// The longest time that a row of this guard may take for its end, grace and release command.
+    pub(crate) fn longest_end(&self, holder: u32) -> Duration {
+        let ends = self
+            .slots_of(holder)
+            .map(|slot| self.get(slot, GRACE).saturating_add(self.get(slot, RELEASE)));
+        Duration::from_micros(ends.max().unwrap_or(0))
     }
 
     /// Frees what a dead guard had begun to claim, and nothing else.
@@ -318,27 +353,57 @@ impl Table {
             start: self.get(slot, START),
             failed: decode_failure(self.get(slot, FAILED)),
             exit: self.exit(slot),
+            release: self.release(slot),
+            released: self.released(slot),
+            mark: self.get(slot, MARK),
             ending: self.get(slot, ENDING).checked_sub(1).map(Duration::from_micros),
             flags: self.get(slot, FLAGS),
         })
     }
 
     fn exit(&self, slot: Slot) -> Option<Exit> {
-        let status = self.get(slot, STATUS);
-        let number = low(status);
-        let status = match status >> 32 {
-            1 => ExitStatus::Code(number),
-            2 => ExitStatus::Signal { signal: number, core_dumped: false },
-            3 => ExitStatus::Signal { signal: number, core_dumped: true },
-            4 => ExitStatus::Unknown,
-            _ => return None,
-        };
+        let status = decode_status(self.get(slot, STATUS))?;
         let usage = Usage {
             user: Duration::from_micros(self.get(slot, USER)),
             system: Duration::from_micros(self.get(slot, SYSTEM)),
             max_rss_kib: self.get(slot, MEMORY),
         };
         Some(Exit { status, usage })
+    }
+
+    pub(crate) fn set_release(&self, slot: Slot, deadline: Duration) {
+        self.set(slot, RELEASE, micros(deadline).saturating_add(1));
+    }
+
+    fn release(&self, slot: Slot) -> Option<Duration> {
+        self.get(slot, RELEASE).checked_sub(1).map(Duration::from_micros)
+    }
+
+    pub(crate) fn set_released(&self, slot: Slot, released: Released) {
+        let word = match released {
+            Released::Ended(status) => status_word(status),
+            Released::TimedOut => 5 << 32,
+            Released::NotStarted { errno } => 6 << 32 | u64::from(errno.cast_unsigned()),
+        };
+        self.set(slot, RELEASED, word);
+    }
+
+    fn released(&self, slot: Slot) -> Option<Released> {
+        let word = self.get(slot, RELEASED);
+        match word >> 32 {
+            5 => Some(Released::TimedOut),
+            6 => Some(Released::NotStarted { errno: low(word) }),
+            _ => decode_status(word).map(Released::Ended),
+        }
+    }
+
+    pub(crate) fn set_mark(&self, slot: Slot, mark: u64) {
+        self.set(slot, MARK, mark);
+    }
+
+    /// The number of the process that a row is about; 0 for none.
+    pub(crate) fn pid(&self, slot: Slot) -> Pid {
+        low(self.get(slot, PID))
     }
 
     /// A number for the next guard, above all before it.
@@ -404,27 +469,12 @@ fn state(stage: u8, holder: u32) -> u64 {
     u64::from(holder) << 8 | u64::from(stage)
 }
 
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// The low half of a word, signed.
-fn low(word: u64) -> i32 {
-    u32::try_from(word & 0xffff_ffff).unwrap_or(0).cast_signed()
-}
-
-/// What a process that shares our memory has said in [`Table::failed_word`].
-fn decode_failure(word: u64) -> Option<Failure> {
-    let phase = u8::try_from(word >> 32 & 0xff).ok()?;
-    let failure = Failure { phase: phase_of(phase)?, errno: low(word) };
-    (word >> 40 == 1).then_some(failure)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::exit::ExitStatus;
     use crate::spawn::Phase;
 
     const GRACE: Duration = Duration::from_millis(1500);
@@ -511,7 +561,7 @@ mod tests {
             let row = table.rows(1).pop().expect("row");
             assert_eq!((row.grace, row.ending), (GRACE, Some(grace.min(ENDLESS))));
         }
-        assert_eq!(table.longest_grace(1), GRACE, "no end outlives the owner for longer");
+        assert_eq!(table.longest_end(1), GRACE, "no end outlives the owner for longer");
         table.free(slot, 1);
         assert_eq!(table.rows(1).len(), 0);
         claim(&mut table, 1, 2);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
+use crate::group::GroupError;
 use crate::program::Program;
 use crate::spawn::{Phase, Spawn, SpawnError};
 
@@ -61,6 +62,21 @@ impl Client {
         _on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         Err(unsupported())
+    }
+
+    pub(crate) fn own_groups(self: &Arc<Self>, leaders: &[i32]) -> Result<(), GroupError> {
+        match leaders.first() {
+            Some(leader) => Err(GroupError { leader: *leader, detail: unsupported().detail }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn release_groups(&self, _leaders: &[i32]) {}
+
+    pub(crate) fn release_group_once_empty(&self, _leader: i32) {}
+
+    pub(crate) fn mark(&self) -> (String, String) {
+        ("OWNERSHIP_TAG".into(), String::new())
     }
 
     pub(crate) fn end(&self, child: &Child, _grace: Duration) {

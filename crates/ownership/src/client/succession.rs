@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use super::{Client, Wanted, lock};
-use crate::child::{Child, Packed};
+use crate::child::{Child, Packed, Terms};
 use crate::connection::Connection;
 use crate::exit::ChildEvent;
 use crate::hook;
@@ -124,13 +124,27 @@ impl Client {
         if child.pending().is_some() {
             return;
         }
+        let Terms { grace, leftovers, release, group } = &child.terms;
+        let (id, grace, leftovers) = (child.id, *grace, *leftovers);
+        let command =
+            release.as_ref().and_then(|(fd, deadline)| Some((fd.try_clone().ok()?, *deadline)));
+        let (command, release) = command.unzip();
+        let foster =
+            |scope, pid, kept| Request::Foster { id, scope, pid, grace, leftovers, release, kept };
+        if let Some((pid, scope)) = child.kept() {
+            return line.tell(&foster(scope, pid, true), command.into_iter().collect());
+        }
         let held = child.running().and_then(|running| {
             let handle = running.handle.try_clone().ok()?;
-            let (id, scope, pid) = (child.id, running.scope, running.pid);
-            Some((Request::Foster { id, scope, pid, grace: child.grace }, handle))
+            Some(match *group {
+                Some(group) => (Request::Adopt { id, group, grace }, handle),
+                None => (foster(running.scope, running.pid, false), handle),
+            })
         });
         match held {
-            Some((request, handle)) => line.tell(&request, vec![handle]),
+            Some((request, handle)) => {
+                line.tell(&request, [handle].into_iter().chain(command).collect());
+            }
             // A scope without a process was nothing but its line.
             None => {
                 lock(&self.state).children.remove(&child.id);
@@ -145,13 +159,14 @@ impl Client {
 pub(super) fn say_wishes(line: &Connection, child: &Child) {
     let id = child.id;
     line.tell_each(|| {
-        let Wanted { end, paused } = child.want(|_| ());
+        let Wanted { end, paused, disown } = child.want(|_| ());
+        let disown = disown.map(|once_empty| Request::Disown { id, once_empty });
         let paused = paused.map(|paused| match paused {
             true => Request::Pause { id },
             false => Request::Resume { id },
         });
         let end = end.map(|grace| Request::End { id, grace });
-        paused.into_iter().chain(end).collect()
+        disown.into_iter().chain(paused).chain(end).collect()
     });
 }
 

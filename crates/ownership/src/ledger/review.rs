@@ -178,8 +178,9 @@ fn marks() -> HashMap<Pid, (Mark, Stat)> {
 
 fn parse(mark: &[u8]) -> Option<Mark> {
     let (owner, _) = std::str::from_utf8(mark).ok()?.split_once(':')?;
-    let (pid, start) = owner.split_once('.')?;
-    Some((pid.parse().ok()?, start.parse().ok()?))
+    // A process may have several owners: their number comes last.
+    let mut parts = owner.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
 /// This process and those above it.

@@ -100,7 +100,7 @@ pub enum End {
     Exited(ExitStatus),
     /// It is gone; how is not known.
     Lost,
-    /// So many of its scope cannot die.
+    /// So many of its scope cannot die, or were let live.
     Left(u32),
     /// It was never started.
     NotStarted,

@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::{Effect, Supervisor, Unknown, attribute, emptied_reply, failed_reply};
-use crate::exit::Exit;
+use crate::exit::{Exit, ExitStatus};
 use crate::protocol::Reply;
-use crate::registry::{Root, Scope, ScopeId};
+use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::sys::Pid;
 use crate::table::{Flag, Row, Stage};
 
@@ -30,7 +30,7 @@ impl Supervisor {
         for row in parents_first(rows) {
             // Whoever asked for it is gone, and so is all that it had asked for.
             let orphaned = self.registry.get(row.parent).is_none();
-            if self.take_row(&row, foster, effects) {
+            if self.take_row(&row, foster, now, effects) {
                 taken.push((row.scope, row.ending.or(orphaned.then_some(row.grace))));
             }
         }
@@ -51,7 +51,8 @@ impl Supervisor {
             if ending.is_some() {
                 self.end(*scope, *ending, now, effects);
             }
-            if self.owner_gone {
+            // Of a release command only its deadline is the end.
+            if self.owner_gone && !self.is_releasing(*scope) {
                 self.end(*scope, None, now, effects);
             }
         }
@@ -63,7 +64,13 @@ impl Supervisor {
     }
 
     /// Whether there is a scope to keep.
-    fn take_row(&mut self, row: &Row, foster: bool, effects: &mut Vec<Effect>) -> bool {
+    fn take_row(
+        &mut self,
+        row: &Row,
+        foster: bool,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let scope = row.scope;
         let rootless = row.has(Flag::Rootless);
         let unborn = row.stage == Stage::Intent && (rootless || row.pid == 0);
@@ -77,11 +84,16 @@ impl Supervisor {
                 return false;
             }
             (Stage::Intent, Some(failure)) => {
-                effects.push(failed_reply(row.parent, id, failure));
+                if row.has(Flag::Releases) {
+                    self.release_failed(row.parent, failure, effects);
+                } else {
+                    effects.push(failed_reply(row.parent, id, failure));
+                }
                 effects.push(Effect::Forget { scope });
                 return false;
             }
             (Stage::Intent | Stage::Alive | Stage::Empty, _) if rootless => Root::None,
+            (Stage::Intent | Stage::Alive, _) if row.has(Flag::Group) => Root::Group(row.pid),
             (Stage::Intent | Stage::Alive, _) if foster => Root::Foster(row.pid),
             (Stage::Intent | Stage::Alive, _) => Root::Running(row.pid),
             (Stage::Dead | Stage::Empty, _) => Root::Dead,
@@ -90,9 +102,22 @@ impl Supervisor {
         inherited.foster = foster && row.stage != Stage::Empty;
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
+        inherited.policy = row.policy();
+        inherited.once_empty = row.has(Flag::OnceEmpty);
+        inherited.alarm = inherited.once_empty.then_some(now);
+        inherited.release = match (row.released, row.release) {
+            (Some(released), _) => Release::Over(released),
+            (None, Some(deadline)) => Release::Due(deadline),
+            (None, None) => Release::None,
+        };
+        if row.has(Flag::Releases) {
+            self.take_release(row, inherited, now, effects);
+            return true;
+        }
+        // It was found empty before its command was run.
+        inherited.foster &= row.released.is_none();
         let parent = inherited.parent;
         let over = row.stage == Stage::Empty;
-        let told = inherited.told;
         self.registry.inherit(scope, inherited);
         let line = self.registry.get(scope).map_or(parent, |scope| scope.parent);
         if !row.has(Flag::ToldStarted) && !rootless {
@@ -104,7 +129,7 @@ impl Supervisor {
             effects.push(Effect::Reply { line, reply, about: Some(scope) });
         }
         if over && let Some(removed) = self.registry.remove(scope) {
-            if !told {
+            if removed.is_to_be_told() {
                 effects.push(emptied_reply(scope, removed, Vec::new()));
             }
             effects.push(Effect::Forget { scope });
@@ -112,24 +137,52 @@ impl Supervisor {
         !over
     }
 
+    /// A release command that another guard had started, or seen dead.
+    fn take_release(
+        &mut self,
+        row: &Row,
+        mut command: Scope,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        command.releases = true;
+        let (scope, of, runs) = (row.scope, command.parent, command.root != Root::Dead);
+        self.registry.inherit(scope, command);
+        let Some(found) = self.registry.get_mut(of) else { return };
+        // Nothing of it was left, or the command would not have been started.
+        found.foster = false;
+        if runs {
+            found.release = Release::Running;
+            self.release_started(scope, now);
+        } else if !matches!(found.release, Release::Over(_)) {
+            let status = row.exit.as_ref().map_or(ExitStatus::Unknown, |exit| exit.status);
+            self.release_ended(scope, status, effects);
+        }
+    }
+
     /// The owner hands over a child whose guards are dead.
     pub(super) fn foster(
         &mut self,
         scope: ScopeId,
-        id: u64,
-        pid: Pid,
-        grace: Duration,
+        mut child: Scope,
         fds: Vec<OwnedFd>,
         effects: &mut Vec<Effect>,
     ) {
         let known = self.registry.get(scope).is_some();
-        let known = known || self.registry.find(ScopeId::ALL, id).is_some();
-        if let Some(handle) = fds.into_iter().next().filter(|_| !known) {
-            let mut inherited = Scope::new(ScopeId::ALL, id, Root::Foster(pid), grace);
-            inherited.foster = true;
-            self.registry.inherit(scope, inherited);
-            effects.push(Effect::Watch { scope, handle });
+        if known || self.registry.find(ScopeId::ALL, child.id).is_some() {
+            return;
         }
+        child.foster = true;
+        let mut fds = fds.into_iter();
+        // The root of what was let live is dead.
+        let handle = if child.told { None } else { fds.next() };
+        if child.told {
+            child.root = Root::Dead;
+        } else if handle.is_none() {
+            return;
+        }
+        self.registry.inherit(scope, child);
+        effects.push(Effect::Watch { scope, handle, command: fds.next() });
     }
 
     pub(super) fn foster_died(
@@ -142,15 +195,27 @@ impl Supervisor {
         let Some(found) = self.registry.get_mut(scope) else { return };
         if let Root::Foster(_) = found.root {
             found.root = Root::Dead;
-            let reply = Reply::Exited { id: found.id, exit };
-            effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
+            if found.releases {
+                self.release_ended(scope, exit.status, effects);
+            } else {
+                let reply = Reply::Exited { id: found.id, exit };
+                effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
+            }
             self.registry.progress(now);
-            self.end(scope, None, now, effects);
+            if self.registry.get(scope).is_some_and(|scope| scope.ladder.is_none()) {
+                self.left_something(scope, now, effects);
+            }
         }
     }
 
     pub(super) fn vanished(&mut self, scope: ScopeId, effects: &mut Vec<Effect>) {
-        if let Some(found) = self.registry.get_mut(scope).filter(|scope| scope.root == Root::Dead) {
+        // A group is ours until it is to be ended, or let go once it is empty.
+        let is_over = |scope: &&mut Scope| match scope.root {
+            Root::Dead => true,
+            Root::Group(_) => scope.once_empty || scope.ladder.is_some(),
+            Root::None | Root::Starting | Root::Running(_) | Root::Foster(_) => false,
+        };
+        if let Some(found) = self.registry.get_mut(scope).filter(is_over) {
             found.foster = false;
             self.settle(scope, effects);
         }

@@ -253,7 +253,16 @@ fn what_we_do_not_have_is_the_other_ones_and_questions_are_answered() {
     assert!(matches!(replies(&effects)[..], [Reply::Resynced { number: 4 }]));
     let effects = machine.step(ask(1, Request::Ping { number: 5 }), now);
     assert!(matches!(replies(&effects)[..], [Reply::Pong { number: 5 }]));
-    for request in [Request::EndStrays, Request::Foster { id: 8, scope: 8, pid: 8, grace: GRACE }] {
+    let foster = Request::Foster {
+        id: 8,
+        scope: 8,
+        pid: 8,
+        grace: GRACE,
+        leftovers: Leftovers::Kill,
+        release: None,
+        kept: false,
+    };
+    for request in [Request::EndStrays, foster] {
         assert!(machine.step(ask(1, request), now).is_empty(), "only the owner has such");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Effect, Supervisor, failed_reply};
 use crate::protocol::{Failure, Image, Reply, Request};
-use crate::registry::{Root, Scope, ScopeId};
+use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::spawn::Phase;
 
 impl Supervisor {
@@ -26,13 +26,20 @@ impl Supervisor {
                 self.answer_again(line, order.id, effects);
             }
             Request::Spawn(order) => {
-                let carried = 1 + usize::from(order.image == Image::Open) + order.fds.len();
+                let carried = 1
+                    + usize::from(order.image == Image::Open)
+                    + order.fds.len()
+                    + usize::from(order.release.is_some());
                 let refusal = self.refusal(line, order.id).or((fds.len() != carried)
                     .then_some(Failure { phase: Phase::Request, errno: libc::EMFILE }));
                 if let Some(failure) = refusal {
                     return effects.push(failed_reply(line, order.id, failure));
                 }
                 let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
+                if let Some(scope) = self.registry.get_mut(scope) {
+                    scope.policy = order.leftovers;
+                    scope.release = order.release.map_or(Release::None, Release::Due);
+                }
                 effects.push(Effect::Spawn { scope, order, fds });
             }
             Request::Open { id, grace } => {
@@ -42,7 +49,10 @@ impl Supervisor {
                 let scope = self.registry.add(line, id, Root::None, grace);
                 effects.push(Effect::OpenLine { scope });
             }
-            Request::End { id, .. } | Request::Pause { id } | Request::Resume { id }
+            Request::End { id, .. }
+            | Request::Pause { id }
+            | Request::Resume { id }
+            | Request::Disown { id, .. }
                 if line == ScopeId::ALL && self.registry.find(line, id).is_none() =>
             {
                 effects.push(Effect::Relay { request });
@@ -70,12 +80,28 @@ impl Supervisor {
             Request::Ping { number } => {
                 effects.push(Effect::Reply { line, reply: Reply::Pong { number }, about: None });
             }
-            Request::Foster { id, scope, pid, grace } if line == ScopeId::ALL => {
-                self.foster(ScopeId(scope), id, pid, grace, fds, effects);
+            Request::Foster { id, scope, pid, grace, leftovers, release, kept }
+                if line == ScopeId::ALL =>
+            {
+                let mut child = Scope::new(line, id, Root::Foster(pid), grace);
+                child.policy = leftovers;
+                child.release = release.map_or(Release::None, Release::Due);
+                child.told = kept;
+                self.foster(ScopeId(scope), child, fds, effects);
             }
             Request::EndStrays if line == ScopeId::ALL => effects.push(Effect::FindStrays),
+            Request::Adopt { id, group, grace } if line == ScopeId::ALL => {
+                self.adopt(id, group, grace, fds, now, effects);
+            }
+            Request::Disown { id, once_empty } if line == ScopeId::ALL => {
+                self.disown(id, once_empty, effects);
+            }
+            Request::Adopt { id, .. } => {
+                let failure = Failure { phase: Phase::Request, errno: libc::EPERM };
+                effects.push(failed_reply(line, id, failure));
+            }
             // A child has no children that are not ours.
-            Request::Foster { .. } | Request::EndStrays => {}
+            Request::Foster { .. } | Request::EndStrays | Request::Disown { .. } => {}
         }
     }
 

@@ -12,9 +12,9 @@ use crate::journal;
 use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
-use crate::peer::Note;
+use crate::peer::{Held, Note};
 use crate::protocol::{Failure, Order, Reply};
-use crate::registry::{Root, ScopeId};
+use crate::registry::{Release, Root, ScopeId};
 use crate::spawn::Phase;
 use crate::succession::Role;
 use crate::supervisor::{Effect, Event};
@@ -27,13 +27,15 @@ const STOP_ROUNDS: usize = 32;
 impl Loop {
     pub(super) fn act(&mut self, effect: Effect) -> Vec<Event> {
         match effect {
-            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, &fds)],
+            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, fds)],
+            Effect::Release { scope, of } => return vec![self.release(scope, of)],
+            Effect::Released { scope, by, released } => self.released(scope, by, released),
             Effect::OpenLine { scope } => return vec![self.open_line(scope)],
             Effect::Reply { line, reply, about } => self.reply(line, &reply, about),
             Effect::Terminate { scope } => self.terminate(scope),
             Effect::Walk { scope } => return self.walk(scope),
             Effect::Kill { scopes } => return self.kill(&scopes),
-            Effect::Survey { scope } => return vec![self.survey(scope)],
+            Effect::Survey { scope } => return self.survey(scope),
             Effect::Pause { scopes } => self.pause(&scopes),
             Effect::Resume { scope } => self.resume(scope),
             Effect::Reap { pid } => {
@@ -42,7 +44,9 @@ impl Loop {
                 self.handles.remove(&pid);
             }
             Effect::Forget { scope } => self.forget(scope),
-            Effect::Watch { scope, handle } => self.watch(scope, handle),
+            Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
+            Effect::Adopt { scope, group, handle } => self.own_group(scope, group, handle),
+            Effect::LetGoOnceEmpty { scope } => return self.let_go_once_empty(scope),
             Effect::FindStrays => return vec![Event::Strays { scopes: self.strays() }],
             // The keeper's word about it is the last: what it does not know is over.
             Effect::Relay { request } if self.succession.role() == Role::Supervisor => {
@@ -67,15 +71,21 @@ impl Loop {
         // Its last words may have to wait for room.
         if let Some(line) = self.lines.remove(&scope) {
             self.parting.push(line);
-            self.unmirror(scope);
+            self.unmirror(Held::Line, scope);
+        }
+        if self.commands.remove(&scope).is_some() {
+            self.unmirror(Held::Command, scope);
         }
         self.reached.remove(&scope);
         self.fosters.remove(&scope);
+        if self.groups.remove(&scope).is_some() {
+            self.unmirror(Held::Group, scope);
+        }
         self.met.remove(&scope);
         self.forget_row(scope);
     }
 
-    fn spawn(&mut self, scope: ScopeId, order: &Order, fds: &[OwnedFd]) -> Event {
+    fn spawn(&mut self, scope: ScopeId, order: &Order, mut fds: Vec<OwnedFd>) -> Event {
         let failed = |errno: Errno| Event::Failed {
             scope,
             failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
@@ -92,9 +102,25 @@ impl Loop {
         let (ours, theirs) = pair.unzip();
         if let Some(ours) = ours {
             self.lines.insert(scope, Line::new(ours));
-            self.mirror(scope);
+            self.mirror(Held::Line, scope);
             self.hello(scope);
         }
+        if order.release.is_some() {
+            self.commands.extend(fds.pop().map(|command| (scope, command)));
+            self.mirror(Held::Command, scope);
+        }
+        self.launch(scope, slot, order, &fds, theirs.as_ref())
+    }
+
+    /// Starts what was ordered as the process of this scope.
+    pub(super) fn launch(
+        &mut self,
+        scope: ScopeId,
+        slot: Slot,
+        order: &Order,
+        fds: &[OwnedFd],
+        theirs: Option<&OwnedFd>,
+    ) -> Event {
         let setting = Setting {
             null: self.null.as_fd(),
             open_files: self.open_files,
@@ -103,7 +129,7 @@ impl Loop {
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
         };
         let tag = format!("{}:{}", self.owner_identity, scope.0);
-        match launch::start_order(order, fds, theirs.as_ref(), &tag, &setting) {
+        match launch::start_order(order, fds, theirs, &tag, &setting) {
             Ok((pid, pidfd)) => {
                 self.die_at("cloned");
                 self.handles.insert(pid, pidfd);
@@ -119,7 +145,12 @@ impl Loop {
     pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
         let (parent, id, grace) = (found.parent, found.id, found.grace);
+        let (policy, release) = (found.policy, found.release);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
+        self.table.set_policy(slot, policy);
+        if let Release::Due(deadline) = release {
+            self.table.set_release(slot, deadline);
+        }
         self.rows.insert(scope, slot);
         Some(slot)
     }
@@ -134,7 +165,7 @@ impl Loop {
         match pair {
             Ok((ours, theirs)) => {
                 self.lines.insert(scope, Line::new(ours));
-                self.mirror(scope);
+                self.mirror(Held::Line, scope);
                 self.hello(scope);
                 self.fresh.insert(scope, theirs);
                 self.table.flag(slot, Flag::Rootless, true);
@@ -178,6 +209,7 @@ impl Loop {
                 let held = match self.machine.registry().get(scope)?.root {
                     Root::Running(pid) => self.handles.get(&pid),
                     Root::Foster(_) => self.fosters.get(&scope).map(|foster| &foster.handle),
+                    Root::Group(_) => self.groups.get(&scope).map(|group| &group.handle),
                     Root::None | Root::Starting | Root::Dead => Some(&self.null),
                 };
                 held.unwrap_or(&self.null).try_clone().ok()
@@ -206,11 +238,14 @@ impl Loop {
         } else if let Some(foster) = self.fosters.get(&scope) {
             // Never by number: nobody pins that of a foster. Before Linux 6.9 the walk reaches it.
             let _ = signal::send_group(foster.handle.as_fd(), number);
+        } else if let Some(group) = self.groups.get(&scope) {
+            // The same.
+            let _ = signal::send_group(group.handle.as_fd(), number);
         }
     }
 
     /// What follows TERM, so that a stopped process comes to it.
-    fn term_and_cont(&self) -> &'static [i32] {
+    pub(super) fn term_and_cont(&self) -> &'static [i32] {
         if self.off.cont { &[libc::SIGTERM] } else { &[libc::SIGTERM, libc::SIGCONT] }
     }
 
@@ -219,6 +254,9 @@ impl Loop {
         let ladder = self.machine.registry().get(scope).and_then(|scope| scope.ladder.as_ref());
         if let (Some(slot), Some(ladder)) = (self.row(scope), ladder) {
             self.table.set_ending(slot, ladder.grace(now()));
+        }
+        if self.groups.contains_key(&scope) {
+            return self.terminate_group(scope);
         }
         if self.is_foster(scope) {
             // Who dies of the group's signal may be the last that shows whose child somebody is.
@@ -239,7 +277,7 @@ impl Loop {
         let Some(scope) = self.machine.registry().get(scope) else { return Vec::new() };
         let root = match scope.root {
             Root::Running(pid) => Some(pid),
-            Root::None | Root::Starting | Root::Foster(_) | Root::Dead => None,
+            Root::None | Root::Starting | Root::Foster(_) | Root::Group(_) | Root::Dead => None,
         };
         root.into_iter().chain(scope.orphans.iter().copied()).collect()
     }
@@ -268,7 +306,7 @@ impl Loop {
 
     /// Who stands in a scope and in what is inside. A child of ours that cannot be looked at (hidden, or
     /// kept by a tracer after its death) is named by its number alone.
-    fn survey(&mut self, scope: ScopeId) -> Event {
+    pub(super) fn survey(&mut self, scope: ScopeId) -> Vec<Event> {
         let scopes = self.machine.registry().with_subs(scope);
         let mut alive = Vec::new();
         for scope in &scopes {
@@ -280,8 +318,11 @@ impl Loop {
             .flat_map(|scope| self.stems(*scope))
             .filter(|pid| wait::look_at(*pid).is_none())
             .map(|pid| Process { pid: pid.cast_unsigned(), name: String::new() });
-        let members = if alive.is_empty() { nameless.collect() } else { alive };
-        Event::Left { scope, members }
+        let members: Vec<_> = if alive.is_empty() { nameless.collect() } else { alive };
+        let nobody = members.is_empty();
+        let left = Event::Left { scope, members };
+        let vanished = self.vanished(scope, nobody);
+        [Some(left), vanished].into_iter().flatten().collect()
     }
 
     fn walk(&mut self, scope: ScopeId) -> Vec<Event> {

@@ -13,7 +13,7 @@ use crate::protocol::Reply;
 use crate::registry::{Root, ScopeId};
 use crate::succession::Role;
 use crate::sys::Pid;
-use crate::table::Slot;
+use crate::table::{Flag, Slot};
 
 /// Signals that are written down of one scope: of a storm the first ones say enough, and a child must not push
 /// out of the journal what was written of others.
@@ -49,7 +49,9 @@ impl Loop {
         let handle = self.handles.get(&pid);
         let inode =
             handle.and_then(|handle| identity::pidfd_inode(std::os::fd::AsFd::as_fd(handle)));
-        let (spawn, pid, inode) = (row.id, pid.cast_unsigned(), inode.unwrap_or(0));
+        // A release command is no child that anybody has a number for.
+        let spawn = if row.has(Flag::Releases) { 0 } else { row.id };
+        let (pid, inode) = (pid.cast_unsigned(), inode.unwrap_or(0));
         self.write_down(Event::Started { spawn, pid, start, inode });
     }
 
@@ -60,6 +62,8 @@ impl Loop {
                 let pid = self.table.read(slot).map_or(0, |row| row.pid.cast_unsigned());
                 self.write_down(Event::Exited { spawn: *id, pid, status: exit.status });
             }
+            // What was let live is over later, and that is told.
+            Reply::Emptied { emptied, .. } if emptied.kept > 0 => {}
             Reply::Emptied { id, emptied } if emptied.left.is_empty() => {
                 let leftovers = emptied.leftover_count;
                 self.write_down(Event::Emptied { spawn: *id, leftovers });
@@ -89,7 +93,8 @@ impl Loop {
         if self.journal.is_none() {
             return;
         }
-        let spawn = self.machine.registry().get(scope).map_or(0, |scope| scope.id);
+        let found = self.machine.registry().get(scope).filter(|scope| !scope.releases);
+        let spawn = found.map_or(0, |scope| scope.id);
         let why = self.why(scope, signal);
         for pid in to {
             let sent = &mut self.reached.entry(scope).or_default().written_down;

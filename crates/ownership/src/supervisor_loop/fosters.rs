@@ -7,15 +7,17 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::Loop;
+use super::groups::FIRST_MARK;
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::identity::{self, Stat};
-use crate::launch::TAG;
+use crate::launch;
 use crate::membership::Member;
+use crate::peer::Held;
 use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
 use crate::sys::wait;
-use crate::table::Flag;
+use crate::table::{Flag, Stage};
 
 /// A root that is no child of ours.
 pub(super) struct Foster {
@@ -35,20 +37,41 @@ impl Loop {
         }
     }
 
-    /// Watches what the owner hands over. It has a row like everything else: this guard may die too.
-    pub(super) fn watch(&mut self, scope: ScopeId, handle: OwnedFd) {
-        let pid = identity::pid_of(handle.as_fd());
-        let slot = self.claim(scope);
-        if let Some(slot) = slot {
-            self.table.flag(slot, Flag::Foster, true);
-            self.table.flag(slot, Flag::ToldStarted, true);
+    /// Watches what the owner hands over.
+    ///
+    /// Noted as what was inherited is, so that the other guard can go on with it. Without room for that it
+    /// is ours alone.
+    pub(super) fn watch(
+        &mut self,
+        scope: ScopeId,
+        handle: Option<OwnedFd>,
+        command: Option<OwnedFd>,
+    ) {
+        if let Some(command) = command {
+            self.commands.insert(scope, command);
+            self.mirror(Held::Command, scope);
         }
-        if let Some((pid, stat)) = pid.and_then(|pid| Some((pid, Stat::read(pid)?))) {
-            if let Some(slot) = slot {
-                self.table.set_process(slot, pid);
-                self.table.set_start(slot, pid, stat.start);
+        let slot = self.claim(scope);
+        let held = handle.and_then(|handle| {
+            let pid = identity::pid_of(handle.as_fd())?;
+            Some((handle, Member { pid, stat: Stat::read(pid)? }))
+        });
+        if let Some(slot) = slot {
+            for flag in [Flag::Foster, Flag::ToldStarted] {
+                self.table.flag(slot, flag, true);
             }
-            self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+            match &held {
+                Some((_, Member { pid, stat })) => {
+                    self.table.set_process(slot, *pid);
+                    self.table.set_start(slot, *pid, stat.start);
+                }
+                None => self.table.advance(slot, Stage::Dead),
+            }
+            let told = self.machine.registry().get(scope).is_some_and(|scope| scope.told);
+            self.table.flag(slot, Flag::ToldEmptied, told);
+        }
+        if let Some((handle, member)) = held {
+            self.fosters.insert(scope, Foster { handle, member });
         }
         self.find_lost_fosters();
     }
@@ -79,6 +102,9 @@ impl Loop {
     /// Everything of such a scope: its root, what carries its mark, what stands below these, and what was
     /// met before: it may have lost its parent meanwhile, and may never have had the mark.
     pub(super) fn foster_members(&mut self, scope: ScopeId) -> Vec<Member> {
+        if self.groups.contains_key(&scope) {
+            return self.group_members(scope);
+        }
         let root = self.fosters.get(&scope).map(|foster| foster.member.clone());
         let met = self.met.remove(&scope).unwrap_or_default();
         let met = met.into_iter().filter_map(|(member, handle)| {
@@ -88,14 +114,8 @@ impl Loop {
             same.then_some(Member { pid: member.pid, stat: now })
         });
         let met: Vec<_> = met.collect();
-        let mut members: Vec<Member> = Vec::new();
-        for top in root.into_iter().chain(self.marked(scope)).chain(met) {
-            let below = self.source.walk([top.pid], |_| ());
-            // Another process may have its number by now.
-            if below.first().is_some_and(|first| first.identity() == top.identity()) {
-                members.extend(below);
-            }
-        }
+        let tops = root.into_iter().chain(self.marked(scope)).chain(met);
+        let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
         let held = members.iter().filter_map(|member| Some((member.clone(), member.hold()?)));
@@ -104,9 +124,22 @@ impl Loop {
         members
     }
 
+    /// These and everything below them.
+    pub(super) fn below(&self, tops: impl IntoIterator<Item = Member>) -> Vec<Member> {
+        let mut members = Vec::new();
+        for top in tops {
+            let below = self.source.walk([top.pid], |_| ());
+            // Another process may have its number by now.
+            if below.first().is_some_and(|first| first.identity() == top.identity()) {
+                members.extend(below);
+            }
+        }
+        members
+    }
+
     /// Processes whose environment names this scope. All are looked at once in a turn, however many scopes ask:
     /// who is born after that stands below one who was met.
-    fn marked(&mut self, scope: ScopeId) -> Vec<Member> {
+    pub(super) fn marked(&mut self, scope: ScopeId) -> Vec<Member> {
         let marks = self.marks.take().unwrap_or_else(|| self.read_marks());
         let marked = marks.get(&scope).cloned().unwrap_or_default();
         self.marks = Some(marks);
@@ -128,30 +161,28 @@ impl Loop {
     }
 
     /// Started from inside such a scope, a guard may carry its mark.
-    fn is_guard(&self, pid: Pid) -> bool {
+    pub(super) fn is_guard(&self, pid: Pid) -> bool {
         pid == identity::own_pid() || self.is_peer(pid)
     }
 
-    /// Scopes that the marks of living processes name and that neither guard knows.
+    /// Scopes that the marks of living processes name and that neither guard knows. What the owner has
+    /// started itself is no stray.
     pub(super) fn strays(&self) -> Vec<ScopeId> {
         let mut known: HashSet<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
-        self.read_marks().into_keys().filter(|tag| !known.contains(tag)).collect()
+        let is_stray = |tag: &ScopeId| !known.contains(tag) && tag.0 < FIRST_MARK;
+        self.read_marks().into_keys().filter(is_stray).collect()
     }
 
     /// The scope that a process's environment names, if it is one of ours.
     pub(super) fn tag_of(&self, pid: Pid) -> Option<ScopeId> {
-        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let prefix = format!("{TAG}={}:", self.owner_identity);
-        let tag =
-            environ.split(|byte| *byte == 0).find_map(|e| e.strip_prefix(prefix.as_bytes()))?;
-        std::str::from_utf8(tag).ok()?.parse().ok().map(ScopeId)
+        launch::tag_of(pid, &self.owner_identity)
     }
 }
 
-fn numbers_of_all() -> impl Iterator<Item = Pid> {
+pub(super) fn numbers_of_all() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }

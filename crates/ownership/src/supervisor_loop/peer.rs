@@ -11,7 +11,7 @@ use crate::identity::Stat;
 use crate::journal;
 use crate::launch;
 use crate::line::{self, Received};
-use crate::peer::Note;
+use crate::peer::{Held, Note};
 use crate::program::SUPERVISOR_ROLE;
 use crate::registry::ScopeId;
 use crate::succession::{Gone, Role, Step};
@@ -60,15 +60,17 @@ impl Loop {
     }
 
     /// At once: what it is about may be all that is left of us a moment later.
-    pub(super) fn mirror(&mut self, scope: ScopeId) {
+    pub(super) fn mirror(&mut self, held: Held, scope: ScopeId) {
         if self.off.mirror {
             return;
         }
-        let Some(copy) = self.lines.get(&scope).and_then(|line| line.socket.try_clone().ok())
-        else {
-            return;
+        let fd = match held {
+            Held::Line => self.lines.get(&scope).map(|line| &line.socket),
+            Held::Command => self.commands.get(&scope),
+            Held::Group => self.groups.get(&scope).map(|group| &group.handle),
         };
-        self.tell_peer(&Note::Mirror(scope), vec![copy]);
+        let Some(copy) = fd.and_then(|fd| fd.try_clone().ok()) else { return };
+        self.tell_peer(&Note::Mirror(held, scope), vec![copy]);
         if let Some(peer) = &mut self.peer {
             peer.link.flush(&mut Vec::new());
         }
@@ -76,13 +78,13 @@ impl Loop {
 
     /// One that was not told yet is not told at all: a guard that is stopped would let us run out of
     /// descriptors.
-    pub(super) fn unmirror(&mut self, scope: ScopeId) {
+    pub(super) fn unmirror(&mut self, held: Held, scope: ScopeId) {
         let Some(peer) = self.peer.as_mut().filter(|_| scope != ScopeId::ALL) else { return };
-        let mirror = Note::Mirror(scope).encode();
+        let mirror = Note::Mirror(held, scope).encode();
         let waiting = peer.link.waiting.len();
         peer.link.waiting.retain(|word| word.bytes != mirror);
         if peer.link.waiting.len() == waiting {
-            self.tell_peer(&Note::Unmirror(scope), Vec::new());
+            self.tell_peer(&Note::Unmirror(held, scope), Vec::new());
         }
     }
 
@@ -116,10 +118,10 @@ impl Loop {
 
     fn take_note(&mut self, note: Note, fds: Vec<OwnedFd>) {
         match note {
-            Note::Mirror(scope) => {
-                self.mirrors.extend(fds.into_iter().next().map(|fd| (scope, fd)));
+            Note::Mirror(held, scope) => {
+                self.mirrors.extend(fds.into_iter().next().map(|fd| ((held, scope), fd)));
             }
-            Note::Unmirror(scope) => drop(self.mirrors.remove(&scope)),
+            Note::Unmirror(held, scope) => drop(self.mirrors.remove(&(held, scope))),
             Note::Relay(request) => {
                 self.feed(Event::Request { line: ScopeId::ALL, request, fds });
             }
@@ -211,14 +213,21 @@ impl Loop {
         }
         self.table.take_over(row.slot, self.generation);
         self.rows.insert(row.scope, row.slot);
+        if let Some(command) = self.mirrors.remove(&(Held::Command, row.scope)) {
+            self.commands.insert(row.scope, command);
+        }
+        if foster && !row.has(Flag::Rootless) {
+            self.table.flag(row.slot, Flag::Foster, true);
+        }
         if row.pid == 0
             || row.has(Flag::Rootless)
             || matches!(row.stage, Stage::Dead | Stage::Empty)
         {
             return;
         }
-        if foster {
-            self.table.flag(row.slot, Flag::Foster, true);
+        if row.has(Flag::Group) {
+            self.take_group(row);
+        } else if foster {
             self.foster(row.scope, row.pid, row.start);
         } else if let Ok(handle) = wait::open_child(row.pid) {
             self.handles.insert(row.pid, handle);
@@ -235,7 +244,8 @@ impl Loop {
     /// then nobody was told, and who asked asks again.
     fn was_never_handed_out(&self, row: &Row) -> bool {
         let untold = row.has(Flag::Rootless) && !row.has(Flag::ToldStarted);
-        untold && self.mirrors.get(&row.scope).is_none_or(|line| line::is_closed(line.as_fd()))
+        let line = self.mirrors.get(&(Held::Line, row.scope));
+        untold && line.is_none_or(|line| line::is_closed(line.as_fd()))
     }
 
     /// Children that have come to us and that no row names, and roots of these rows that are dead.
@@ -253,7 +263,7 @@ impl Loop {
 
     /// A scope that is taken over keeps its line; who is at its other end is told.
     fn take_line(&mut self, scope: ScopeId) {
-        if let Some(socket) = self.mirrors.remove(&scope) {
+        if let Some(socket) = self.mirrors.remove(&(Held::Line, scope)) {
             self.lines.insert(scope, Line::new(socket));
             self.hello(scope);
         }
@@ -285,9 +295,12 @@ impl Loop {
             Some(peer) => {
                 self.peer = Some(peer);
                 self.succession.started(now());
-                let scopes: Vec<_> = self.lines.keys().copied().collect();
-                for scope in scopes.into_iter().filter(|scope| *scope != ScopeId::ALL) {
-                    self.mirror(scope);
+                let lines = self.lines.keys().filter(|scope| **scope != ScopeId::ALL);
+                let lines = lines.map(|scope| (Held::Line, *scope));
+                let commands = self.commands.keys().map(|scope| (Held::Command, *scope));
+                let groups = self.groups.keys().map(|scope| (Held::Group, *scope));
+                for (held, scope) in lines.chain(commands).chain(groups).collect::<Vec<_>>() {
+                    self.mirror(held, scope);
                 }
             }
             None => self.serve_alone(),
@@ -299,7 +312,7 @@ impl Loop {
         // An owner that executed another program has closed its end: then its death is all that counts.
         let closed = line::pair().ok()?.0;
         let control = self.lines.get(&ScopeId::ALL).map_or(&closed, |line| &line.socket);
-        let role = format!("{SUPERVISOR_ROLE}={}", self.generation);
+        let role = format!("{SUPERVISOR_ROLE}={}.{}", self.generation, set_up::owner_number());
         let mut argv = vec![b"minder".to_vec(), role.into_bytes()];
         argv.extend(set_up::trailing_args());
         self.table.set_keeper(self.generation);
@@ -354,10 +367,10 @@ impl Loop {
     /// After the owner's death: whether the supervisor does its part, and whether ours is done.
     pub(super) fn watch_the_other(&mut self) {
         let Some(peer) = &self.peer else { return };
-        // The longest grace is looked for in all rows: not in every turn.
+        // The longest end is looked for in all rows: not in every turn.
         if self.succession.due().is_some_and(|due| now() >= due) && !self.off.mark {
             let sweeping = self.table.is_sweeping(peer.generation);
-            let grace = self.table.longest_grace(peer.generation);
+            let grace = self.table.longest_end(peer.generation);
             for step in self.succession.tick(sweeping, grace, now()) {
                 self.signal_peer(step);
             }

@@ -17,7 +17,6 @@ use super::{IDLE_LIMIT, Loop, chronicle, now};
 use crate::hook;
 use crate::identity::{self, Stat};
 use crate::membership::{Protected, Source};
-use crate::program::KEEPER_ROLE;
 use crate::protocol::{MAX_INLINE, Reply, VERSION};
 use crate::registry::ScopeId;
 use crate::succession::{Role, Succession};
@@ -128,9 +127,10 @@ impl Loop {
             peer: None,
             start_due: false,
             mirrors: HashMap::new(),
+            commands: HashMap::new(),
             serves: false,
             owner,
-            owner_identity: format!("{owner_pid}.{start}"),
+            owner_identity: format!("{owner_pid}.{start}.{}", owner_number()),
             owner_gone: false,
             idle_limit: idle.map_or(IDLE_LIMIT, Duration::from_millis),
             deaths: signal::child_deaths()?,
@@ -140,6 +140,7 @@ impl Loop {
             parting: Vec::new(),
             handles: HashMap::new(),
             fosters: HashMap::new(),
+            groups: HashMap::new(),
             met: HashMap::new(),
             marks: None,
             fresh: HashMap::new(),
@@ -187,11 +188,21 @@ fn first_scope(generation: u32) -> u64 {
     (u64::from(generation) << 32) + 1
 }
 
-/// The role's argument may carry the number of the last guard that this owner had.
+/// The role's argument may carry the number of the last guard that this owner had, and after a point
+/// which of the owners in its process it is.
 fn generation_before() -> u32 {
+    numbers_of_role().0
+}
+
+pub(super) fn owner_number() -> u64 {
+    numbers_of_role().1
+}
+
+fn numbers_of_role() -> (u32, u64) {
     let role = std::env::args().nth(1).unwrap_or_default();
-    let number = role.strip_prefix(KEEPER_ROLE).and_then(|rest| rest.strip_prefix('='));
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    let numbers = role.split_once('=').and_then(|(_, numbers)| numbers.split_once('.'));
+    let (before, owner) = numbers.unwrap_or_default();
+    (before.parse().unwrap_or(0), owner.parse().unwrap_or(0))
 }
 
 /// This program, as a keeper starts it again.

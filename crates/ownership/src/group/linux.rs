@@ -1,0 +1,90 @@
+//! What may be adopted: a group type whose constructor refuses what must never be signalled.
+
+use std::os::fd::OwnedFd;
+
+use super::GroupError;
+use crate::identity::{self, Stat};
+use crate::launch;
+use crate::protocol::Adopted;
+use crate::sys::{Pid, wait};
+
+/// A group that may be adopted, held by its leader.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) adopted: Adopted,
+    pub(crate) handle: OwnedFd,
+}
+
+impl Group {
+    /// The group that this process leads, which is not reaped. Refuses what must never be signalled:
+    /// everything (-1), the own group (0 and by its number), init's, the `guards`', and that of a
+    /// process that this one descends from.
+    ///
+    /// `owner` is the identity in the marks of its owner.
+    pub(crate) fn led_by(leader: Pid, owner: &str, guards: &[Pid]) -> Result<Self, GroupError> {
+        let refused = |detail: &str| GroupError { leader, detail: detail.into() };
+        if leader <= 1 {
+            return Err(refused("it is no group of its own"));
+        }
+        if Stat::read(identity::own_pid()).is_none_or(|own| own.group == leader) {
+            return Err(refused("it is the group of the owner"));
+        }
+        if guards.contains(&leader) {
+            return Err(refused("it is the group of a guard"));
+        }
+        if ancestors().any(|ancestor| ancestor == leader) {
+            return Err(refused("the owner descends from its leader"));
+        }
+        // The number is the leader's until it is reaped; who had it before and after the handle was
+        // opened is who the handle stands for.
+        let before = Stat::read(leader).ok_or_else(|| refused("its leader is gone"))?;
+        let handle = wait::open_child(leader).map_err(|errno| refused(&errno.to_string()))?;
+        let mark = launch::tag_of(leader, owner).map_or(0, |mark| mark.0);
+        let same = Stat::read(leader).is_some_and(|now| now.start == before.start);
+        if !same || before.group != leader {
+            return Err(refused("no process of this number leads a group"));
+        }
+        let session = before.session == leader;
+        Ok(Self { adopted: Adopted { leader, start: before.start, session, mark }, handle })
+    }
+}
+
+fn ancestors() -> impl Iterator<Item = Pid> {
+    let parent = |pid: &Pid| Stat::read(*pid).map(|stat| stat.parent).filter(|pid| *pid > 0);
+    std::iter::successors(Some(identity::own_pid()), parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "groups of the test itself")]
+    fn unsafe_groups_cannot_be_written_down() {
+        let own = rustix::process::getpgrp().as_raw_nonzero().get();
+        let parent = rustix::process::getppid().expect("parent").as_raw_nonzero().get();
+        for refused in [i32::MIN, -1, 0, 1, own, parent, i32::MAX] {
+            assert!(Group::led_by(refused, "", &[]).is_err(), "{refused}");
+        }
+        use std::os::unix::process::CommandExt;
+        let start = |group: Option<i32>| {
+            let mut sleep = std::process::Command::new("sleep");
+            // detached-spawn: ok — a group to be adopted, killed below
+            if let Some(group) = group {
+                sleep.process_group(group);
+            }
+            sleep.arg("60").spawn().expect("sleep")
+        };
+        let (mut member, mut leader) = (start(None), start(Some(0)));
+        assert!(Group::led_by(member.id().cast_signed(), "", &[]).is_err(), "it leads none");
+        let number = leader.id().cast_signed();
+        assert!(Group::led_by(number, "", &[number]).is_err(), "a guard");
+        let group = Group::led_by(number, "", &[]).expect("a group");
+        assert_eq!((group.adopted.leader, group.adopted.session), (number, false));
+        for child in [&mut member, &mut leader] {
+            child.kill().expect("kill");
+            child.wait().expect("wait");
+        }
+        assert!(Group::led_by(number, "", &[]).is_err(), "it is reaped");
+    }
+}
