@@ -350,6 +350,32 @@ pub(crate) fn state(pid: u32) -> Option<char> {
     stat(pid)?.first()?.chars().next()
 }
 
+/// A process that stands still until this is dropped, however the test ends: a guard that was left so would hold
+/// everything that it guards.
+pub(crate) struct Stopped(Identity);
+
+impl Stopped {
+    pub(crate) fn stop(who: Identity) -> Self {
+        send(who, Signal::STOP);
+        let stopped = Self(who);
+        wait_for("it stands still", || (state(who.pid)? == 'T').then_some(()));
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        if self.0.is_alive() {
+            send(self.0, Signal::CONT);
+        }
+    }
+}
+
+fn send(who: Identity, signal: Signal) {
+    // It may die in between.
+    kill_process(raw(who), signal).ok();
+}
+
 pub(crate) fn parent_of(pid: u32) -> Option<u32> {
     stat(pid)?.get(1)?.parse().ok()
 }

@@ -4,7 +4,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::program::{
-    OwnerProgram, assert_alive, assert_one_complete_each, state, step, wait_gone,
+    OwnerProgram, Stopped, assert_alive, assert_one_complete_each, step, wait_gone,
 };
 use crate::step::Step;
 use crate::support::{Identity, wait_for};
@@ -50,17 +50,14 @@ fn it_is_the_guards_that_end_the_tree_of_a_dead_owner() {
         let (mut owner, members) = OwnerProgram::with_trees(1);
         let (supervisor, tree) = members.split_last().unwrap();
         let keeper = crate::program::parent_of(supervisor.pid).and_then(Identity::of).unwrap();
-        for guard in [keeper, *supervisor] {
-            signal(guard, Signal::STOP);
-            wait_for("it stands still", || (state(guard.pid)? == 'T').then_some(()));
-        }
+        let _keeper = Stopped::stop(keeper);
+        let supervisor = Stopped::stop(*supervisor);
         owner.signal(Signal::KILL);
         owner.wait();
         let alive: Vec<_> = tree.iter().copied().filter(|member| member.is_alive()).collect();
         assert!(alive.len() >= crate::program::TREE_SIZE, "{alive:?} of {tree:?} live");
-        if woken {
-            signal(*supervisor, Signal::CONT);
-        }
+        // One of the two is kept still to the end.
+        let _kept = (!woken).then_some(supervisor);
         wait_gone(&members);
         wait_gone(&[keeper]);
     }

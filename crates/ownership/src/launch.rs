@@ -74,21 +74,18 @@ pub(crate) fn start_order(
     };
     let named = order.fds.iter().copied().zip(given);
     let fds = descriptors(named, order.line.zip(line.map(AsFd::as_fd)), setting.null)?;
+    let env = terminated(&env)?;
     let plan = Plan {
-        image,
-        argv: &argv,
-        env: &terminated(&env)?,
         cwd,
         dir: dir.as_deref(),
-        fds,
-        session: true,
         subreaper: setting.subreaper,
         open_files: setting.open_files,
         oom_score: setting.oom_score,
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
+        ..Plan::new(image, &argv, &env, fds)
     };
-    start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
+    Ok(start::start(&plan)?)
 }
 
 /// Starts `program` as the stage of a keeper, with its line and its owner's handle as 3 and 4.
@@ -106,23 +103,13 @@ pub(crate) fn start_stage(
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),
     };
-    let plan = Plan {
-        image: match &program.kind {
-            Kind::Named(_) => start::Image::Paths(&paths),
-            Kind::Open(fd) => start::Image::Open(fd.as_fd()),
-        },
-        argv: &terminated(argv)?,
-        env: &terminated(&env)?,
-        cwd: None,
-        dir: None,
-        fds: vec![(0, null), (1, null), (2, null), (3, control), (4, owner)],
-        session: true,
-        subreaper: false,
-        open_files: None,
-        oom_score: None,
-        pid_word: None,
-        failed_word: None,
+    let image = match &program.kind {
+        Kind::Named(_) => start::Image::Paths(&paths),
+        Kind::Open(fd) => start::Image::Open(fd.as_fd()),
     };
+    let (argv, env) = (terminated(argv)?, terminated(&env)?);
+    let fds = vec![(0, null), (1, null), (2, null), (3, control), (4, owner)];
+    let plan = Plan::new(image, &argv, &env, fds);
     let (_, pidfd) = start::start(&plan)
         .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
     Ok(pidfd)
@@ -139,21 +126,10 @@ pub(crate) fn start_guard(
 ) -> Result<(Pid, OwnedFd), Failure> {
     let standard = [null; 3];
     let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
-    let plan = Plan {
-        image: start::Image::Open(image),
-        argv: &terminated(argv)?,
-        env: &terminated(&entries(std::env::vars_os()))?,
-        cwd: None,
-        dir: None,
-        fds,
-        session: false,
-        subreaper: false,
-        open_files,
-        oom_score,
-        pid_word: None,
-        failed_word: None,
-    };
-    start::start(&plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
+    let (argv, env) = (terminated(argv)?, terminated(&entries(std::env::vars_os()))?);
+    let image = start::Image::Open(image);
+    let plan = Plan { session: false, open_files, oom_score, ..Plan::new(image, &argv, &env, fds) };
+    Ok(start::start(&plan)?)
 }
 
 /// `NAME=value` entries.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::exit::{Emptied, Exit};
 use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
+use crate::sys::start::Failed;
 
 mod bytes;
 
@@ -194,6 +195,12 @@ pub(crate) enum Reply {
 pub(crate) struct Failure {
     pub(crate) phase: Phase,
     pub(crate) errno: i32,
+}
+
+impl From<Failed> for Failure {
+    fn from(Failed { phase, errno }: Failed) -> Self {
+        Self { phase, errno }
+    }
 }
 
 impl Request {

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use support::{Identity, example, owner, recorded, wait_for};
+use support::{Identity, example, kill_both, owner, recorded, wait_for};
 
 const MEMBERS: [&str; 6] = ["leader", "plain", "own-group", "session", "daemon", "stubborn"];
 
@@ -100,12 +100,7 @@ fn it_survives_the_replacement_of_either_guard() {
             let mut owner = GroupOwner::start(how);
             if *victims == "both" {
                 let (keeper, supervisor) = owner.guards();
-                let stop = rustix::process::Pid::from_raw(supervisor.pid).expect("number");
-                rustix::process::kill_process(stop, rustix::process::Signal::STOP).expect("stop");
-                wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
-                keeper.kill();
-                supervisor.kill();
-                gone(supervisor);
+                kill_both(keeper, supervisor);
             } else {
                 for victim in victims.chars() {
                     let (keeper, supervisor) = owner.guards();

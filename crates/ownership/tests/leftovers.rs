@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use ownership::{Leftovers, Owned, Owner, Spawn};
-use support::{Identity, example, owner, recorded, shell, start, supervisor_of, wait_for};
+use support::{
+    Identity, example, kill_both, owner, recorded, shell, start, supervisor_of, wait_for,
+};
 
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -125,12 +127,7 @@ fn what_was_let_live_survives_both_guards() {
     let supervisor = supervisor_of(&beside);
     let keeper = Identity::of(supervisor.parent().expect("parent")).expect("keeper");
     child.wait_empty().expect("empty");
-    let stop = rustix::process::Pid::from_raw(supervisor.pid).expect("number");
-    rustix::process::kill_process(stop, rustix::process::Signal::STOP).expect("stop");
-    wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
-    keeper.kill();
-    supervisor.kill();
-    gone(supervisor);
+    kill_both(keeper, supervisor);
     let (other, _events) = start(&owner, shell("exit 0"));
     other.wait_empty().expect("empty");
     assert!(left.lives());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ownership::{ExitStatus, Leftovers, Released, Spawn};
 use support::{
-    DEADLINE, Identity, example, owner, recorded, shell, start, supervisor_of, wait_for,
+    DEADLINE, Identity, example, kill_both, owner, recorded, shell, start, supervisor_of, wait_for,
 };
 
 const GRACE: Duration = Duration::from_millis(200);
@@ -166,11 +166,7 @@ fn it_is_run_again_when_both_guards_die() {
     let keeper = Identity::of(supervisor.parent().expect("parent")).expect("keeper");
     child.end(GRACE);
     recorded(dir.path(), "runs");
-    let stop = rustix::process::Pid::from_raw(supervisor.pid).expect("number");
-    rustix::process::kill_process(stop, rustix::process::Signal::STOP).expect("stop");
-    wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
-    keeper.kill();
-    supervisor.kill();
+    kill_both(keeper, supervisor);
     wait_for("it runs again", || {
         let begun = fs::read_to_string(dir.path().join("begun")).ok()?;
         (begun.lines().count() == 2).then_some(())

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ownership::{ChildEvent, ExitStatus, Owned, Spawn};
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Identity, TreeOwner, owner, recorded, shell, start, supervisor_of, wait_for};
+use support::{
+    Identity, TreeOwner, kill_both, owner, recorded, shell, start, supervisor_of, wait_for,
+};
 
 const GRACE: Duration = Duration::from_millis(300);
 
@@ -107,12 +109,7 @@ fn both_killed_children_are_handed_to_others() {
     let owner = owner();
     let (child, events) = start(&owner, sleeper());
     let before = Guards::of(&child);
-    // The upper one first: the lower one must not have time to see it.
-    signal(before.supervisor, Signal::STOP);
-    before.keeper.kill();
-    before.supervisor.kill();
-    gone(before.keeper);
-    gone(before.supervisor);
+    kill_both(before.keeper, before.supervisor);
     let (after, _next) = Guards::next(&owner);
     assert_ne!(after.keeper, before.keeper);
     ends_properly(&child, &events);
@@ -244,7 +241,6 @@ fn a_line_of_a_child_survives_the_supervisor() {
 
 /// Requests cross the deaths of supervisors: each is answered, and none is done twice.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "kills are spread over the time of the starts")]
 fn starts_that_cross_a_death_are_done_once() {
     let owner = owner();
     let dir = tempfile::tempdir().expect("dir");
@@ -264,17 +260,17 @@ fn starts_that_cross_a_death_are_done_once() {
                 })
             })
             .collect();
-        for _ in 0..20 {
+        for kill in 0..20 {
+            // Spread over the starts.
+            wait_for("the starts go on", || (lines_of(&mark).len() >= kill * 4).then_some(()));
             if let Some(guard) = any_guard(&owner) {
                 guard.kill();
             }
-            std::thread::sleep(Duration::from_millis(20));
         }
         starters.into_iter().flat_map(|starter| starter.join().expect("starts")).collect::<Vec<_>>()
     });
     let lines = wait_for("all have run", || {
-        let text = std::fs::read_to_string(&mark).ok()?;
-        let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+        let lines = lines_of(&mark);
         (lines.len() >= 100).then_some(lines)
     });
     let distinct: std::collections::HashSet<_> = lines.iter().collect();
@@ -286,6 +282,12 @@ fn starts_that_cross_a_death_are_done_once() {
     for child in &children {
         child.wait_empty().expect("empty");
     }
+}
+
+/// None where the file is not there yet.
+fn lines_of(file: &std::path::Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
 }
 
 /// The supervisor of the moment, through a child of its own.

@@ -173,23 +173,13 @@ fn start_shim(program: &Program) -> Result<OwnedFd, SpawnError> {
             Kind::Open(_) => Vec::new(),
         };
         let null = null.as_fd();
-        started(&Plan {
-            image: match &program.kind {
-                Kind::Named(_) => start::Image::Paths(&paths),
-                Kind::Open(fd) => start::Image::Open(fd.as_fd()),
-            },
-            argv: &terminated(&argv)?,
-            env: &terminated(&env)?,
-            cwd: None,
-            dir: None,
-            fds: vec![(0, null), (1, null), (2, null), (3, theirs.as_fd())],
-            session: true,
-            subreaper: false,
-            open_files: None,
-            oom_score: None,
-            pid_word: None,
-            failed_word: None,
-        })
+        let image = match &program.kind {
+            Kind::Named(_) => start::Image::Paths(&paths),
+            Kind::Open(fd) => start::Image::Open(fd.as_fd()),
+        };
+        let fds = vec![(0, null), (1, null), (2, null), (3, theirs.as_fd())];
+        let (argv, env) = (terminated(&argv)?, terminated(&env)?);
+        Ok(start::start(&Plan::new(image, &argv, &env, fds))?)
     };
     let (_, stage) = stage().map_err(|failure: Failure| failed(failure.errno))?;
     drop(theirs);
@@ -290,24 +280,10 @@ pub(super) fn start_job(job: &Job<'_>) -> Result<(Pid, OwnedFd), Failure> {
         Image::Open => start::Image::Open(given.next().ok_or(unopened)?),
     };
     let null = open_null().map_err(|error| setup_failure(&error))?;
-    started(&Plan {
-        image,
-        argv: &terminated(&order.argv)?,
-        env: &terminated(&order.env)?,
-        cwd,
-        dir: dir.as_ref().and_then(|dir| dir.first()).map(|dir| dir.as_c_str()),
-        fds: vec![(0, null.as_fd()), (1, log.as_fd()), (2, log.as_fd())],
-        session: true,
-        subreaper: false,
-        open_files: None,
-        oom_score: None,
-        pid_word: None,
-        failed_word: None,
-    })
-}
-
-fn started(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failure> {
-    start::start(plan).map_err(|failed| Failure { phase: failed.phase, errno: failed.errno })
+    let (argv, env) = (terminated(&order.argv)?, terminated(&order.env)?);
+    let dir = dir.as_ref().and_then(|dir| dir.first()).map(|dir| dir.as_c_str());
+    let fds = vec![(0, null.as_fd()), (1, log.as_fd()), (2, log.as_fd())];
+    Ok(start::start(&Plan { cwd, dir, ..Plan::new(image, &argv, &env, fds) })?)
 }
 
 #[cfg(test)]

@@ -50,6 +50,31 @@ pub(crate) struct Plan<'a> {
     pub(crate) failed_word: Option<&'a AtomicU64>,
 }
 
+impl<'a> Plan<'a> {
+    /// In a session of its own, with nothing changed but what is named.
+    pub(crate) fn new(
+        image: Image<'a>,
+        argv: &'a [CString],
+        env: &'a [CString],
+        fds: Vec<(RawFd, BorrowedFd<'a>)>,
+    ) -> Self {
+        Self {
+            image,
+            argv,
+            env,
+            cwd: None,
+            dir: None,
+            fds,
+            session: true,
+            subreaper: false,
+            open_files: None,
+            oom_score: None,
+            pid_word: None,
+            failed_word: None,
+        }
+    }
+}
+
 /// A start that failed; nothing is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Failed {

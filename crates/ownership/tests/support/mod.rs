@@ -100,6 +100,15 @@ pub(crate) fn supervisor_of(owned: &Owned) -> Identity {
     Identity::of(child.parent().expect("parent")).expect("supervisor")
 }
 
+/// Kills both guards at once: the lower one is stopped before, so that it has no time to see the other's death.
+pub(crate) fn kill_both(keeper: Identity, supervisor: Identity) {
+    assert!(supervisor.signal(rustix::process::Signal::STOP));
+    wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
+    keeper.kill();
+    supervisor.kill();
+    wait_for("both are gone", || (!keeper.lives() && !supervisor.lives()).then_some(()));
+}
+
 /// Compiles a program in C and gives its path: `DIR/NAME.exe`.
 pub(crate) fn compile(dir: &Path, name: &str, source: &str) -> std::path::PathBuf {
     let (code, program) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.exe")));
