@@ -11,6 +11,10 @@ use super::database::RunRow;
 
 /// A thing that is told once, however often it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "the ledger is where processes are owned")
+)]
 pub(crate) enum Trouble {
     /// The place is a network file system.
     Place,

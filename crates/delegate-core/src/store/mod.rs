@@ -117,11 +117,19 @@ impl Store {
     }
 
     /// The state directory, if anything can be kept there.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "the ledger is where processes are owned")
+    )]
     pub(crate) fn kept_in(&self) -> Option<&Path> {
         self.inner.keeps_files.then_some(self.inner.state_dir.as_path())
     }
 
     /// Queues a warning for people, of which the log has been told, once of each kind.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "the ledger is where processes are owned")
+    )]
     pub(crate) fn warn(&self, trouble: Trouble, text: String) {
         self.inner.shared.queue(trouble, || text);
     }
