@@ -54,6 +54,7 @@ fn requests() -> impl Strategy<Value = Request> {
         ),
         (any::<u64>(), any::<bool>())
             .prop_map(|(id, once_empty)| Request::Disown { id, once_empty }),
+        any::<u64>().prop_map(|number| Request::Recount { number }),
     ]
 }
 
