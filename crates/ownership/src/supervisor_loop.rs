@@ -207,7 +207,7 @@ impl Loop {
     fn wait(&self) -> Ready {
         let mut watched = Watched::default();
         watched.add(&self.deaths, PollFlags::IN, Of::Deaths);
-        if !self.owner_gone {
+        if !self.owner_gone && !self.off.pidfd {
             watched.add(&self.owner, PollFlags::IN, Of::Owner);
         }
         let mut look_again = self.unburied || self.start_due;
@@ -296,7 +296,7 @@ impl Loop {
     }
 
     fn close(&mut self, scope: ScopeId) {
-        if scope == ScopeId::ALL && !self.owner_gone && !self.off.pidfd {
+        if scope == ScopeId::ALL && !self.owner_gone {
             return self.owner_went_away();
         }
         if let Some(mut line) = self.lines.remove(&scope) {
@@ -400,8 +400,9 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself.
-const OWN_FILES: usize = 10;
+/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself; and
+/// of a door, its directory and who knocks.
+const OWN_FILES: usize = 13;
 
 /// Descriptors that are kept free of what is started, for looking at processes and signalling them.
 const SPARE_FILES: usize = 8;

@@ -1,5 +1,6 @@
 //! An owner that executes itself takes up what it had: whichever guard dies meanwhile, nothing of it is lost, and
 //! nobody else gets it.
+#![cfg(feature = "ledger")]
 #![expect(clippy::disallowed_methods, reason = "tests start owners that are theirs")]
 
 mod support;
@@ -440,6 +441,7 @@ fn a_guard_that_dies_in_between_is_replaced_and_opens_the_door_again() {
         let mut image = Image::start(&[]);
         let tree = image.spawn(TREE);
         let brief = image.spawn(BRIEF);
+        let group = started(&image.ask("group"));
         image.member("helper");
         image.member("brief");
         image.exec("exec");
@@ -457,7 +459,6 @@ fn a_guard_that_dies_in_between_is_replaced_and_opens_the_door_again() {
         wait_for("it ends", || (!brief.lives()).then_some(()));
         let back = image.reattach();
         assert_eq!(back.len(), 2, "{dies:?}: {back:?}");
-        eprintln!("{dies:?} done");
         image.say(&format!("take {}", brief.pid));
         let exit = image.ask(&format!("wait {}", brief.pid));
         // Of one that lost its parent only newer kernels tell.
@@ -469,8 +470,9 @@ fn a_guard_that_dies_in_between_is_replaced_and_opens_the_door_again() {
         image.ask(&format!("empty {}", tree.pid));
         assert!(!image.member_lives("helper"), "{dies:?}");
         let new = image.spawn("exec sleep 600");
+        assert!(group.lives());
         image.end(&around);
-        assert!(!new.lives());
+        assert!(!new.lives() && !group.lives());
     }
 }
 

@@ -169,7 +169,7 @@ pub(crate) fn reattach(program: Program, args: Vec<OsString>) -> Result<Found, W
     let limit = limit.map_or(LIMIT, Duration::from_millis);
     let begun = now();
     loop {
-        let looked = match attempt(begun + limit)? {
+        let looked = match attempt(limit)? {
             Ok((owner, told)) => return take_up(program, args, owner, told),
             Err(looked) => looked,
         };
@@ -185,7 +185,7 @@ fn wait(pause: Duration) {
 }
 
 /// One look at all the doors. Nobody else in this program looks at the one that is taken.
-fn attempt(until: Instant) -> Result<Result<(u64, Told), Looked>, Why> {
+fn attempt(limit: Duration) -> Result<Result<(u64, Told), Looked>, Why> {
     let failed = |what: &str| Why::Failed(what.to_owned(), None);
     let own = Name::of(identity::own_pid(), 0).ok_or(failed("/proc is missing"))?;
     if !identity::proc_is_ours() {
@@ -210,7 +210,7 @@ fn attempt(until: Instant) -> Result<Result<(u64, Told), Looked>, Why> {
                 continue;
             }
             let told = match hall.knock(&name) {
-                Ok(socket) => hear(socket, until),
+                Ok(socket) => hear(socket, limit),
                 Err(_) => Ok(None),
             };
             match told {
@@ -251,16 +251,20 @@ fn owner_number(cmdline: Vec<u8>) -> Option<u64> {
     role.split_once('=').filter(|_| is_guard)?.1.split_once('.')?.1.parse().ok()
 }
 
-/// Has itself told everything. `None` where the line ends before that. A guard that took over meanwhile is asked
-/// again.
-fn hear(socket: OwnedFd, until: Instant) -> Result<Option<Told>, Why> {
+/// Has itself told everything. `None` where the line ends before that, or nothing is said for so long. A guard that
+/// took over meanwhile is asked again.
+fn hear(socket: OwnedFd, limit: Duration) -> Result<Option<Told>, Why> {
     let (backs, guards) = (BTreeMap::new(), Vec::new());
     let mut told = Told { socket, generation: 0, guards, backs, news: Vec::new(), next: 0 };
     let mut asked = 0;
+    let mut until = now() + limit;
     let mut buffer = vec![0; REPLY_BYTES];
     loop {
         let (bytes, mut fds) = match line::receive(told.socket.as_fd(), &mut buffer, false) {
-            Ok(Received::Record { bytes, fds }) => (bytes, fds),
+            Ok(Received::Record { bytes, fds }) => {
+                until = now() + limit;
+                (bytes, fds)
+            }
             Err(Errno::AGAIN) => {
                 let left = until.saturating_duration_since(now());
                 let mut asked = [PollFd::new(&told.socket, PollFlags::IN)];
