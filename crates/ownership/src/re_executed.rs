@@ -1,5 +1,5 @@
 //! A program that was executed in an owner's own place takes up what the one before it had started.
-//! How its guards are found is in [`crate::client`].
+//! `client::comeback` finds its guards.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
