@@ -16,6 +16,7 @@ mod alone;
 mod command;
 mod command_bytes;
 mod command_family;
+mod coverage;
 mod descriptors;
 mod matrix_isolation;
 mod matrix_limits;
