@@ -56,7 +56,8 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "kept", "link", "owner_source", "tail"],
+            &["answer", "beat", "cancel", "guard", "hook", "kept", "owner_source", "tail"],
+            &["link"],
             &["account", "greeting"],
             &["queue"],
             &["outbox"],

@@ -64,6 +64,7 @@ mod cancel;
 mod finish;
 mod greeting;
 mod guard;
+mod hook;
 mod kept;
 pub mod link;
 mod outbox;

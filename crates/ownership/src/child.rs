@@ -11,10 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::exit::{ChildEvent, Emptied, Exit};
-use crate::line;
-use crate::protocol::{Adopted, Failure, Order};
+use crate::protocol::{Adopted, Failure, Order, Request};
 use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
+use crate::{hook, line};
 
 /// What is called for each event of a child.
 pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
@@ -326,9 +326,12 @@ impl Packed {
     /// Waits for room: a supervisor reads unless thousands of its replies are unread.
     pub(crate) fn send(&self, line: &OwnedFd) {
         let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();
+        let name = || Some(Request::decode(&self.bytes)?.name());
+        hook::asker_comes("before-ask", name);
         if let Err(error) = line::send(line.as_fd(), &self.bytes, &fds, true) {
             tracing::debug!(%error, "not sent: the line has ended");
         }
+        hook::asker_comes("after-ask", name);
     }
 }
 

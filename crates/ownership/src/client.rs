@@ -22,8 +22,6 @@ pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
-use crate::identity;
-use crate::line;
 use crate::number::next_spawn;
 use crate::order::order;
 use crate::program::{Kind, Program};
@@ -31,6 +29,7 @@ use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
+use crate::{hook, identity, line};
 
 mod groups;
 mod succession;
@@ -258,7 +257,12 @@ impl Client {
         let left = loop {
             match line.hear(&mut buffer) {
                 Heard::Reply(Reply::Leaving, _) => break true,
-                Heard::Reply(reply, fds) => self.take(line, reply, fds),
+                Heard::Reply(reply, fds) => {
+                    let name = reply.name();
+                    hook::asker_comes("before-hear", || Some(name));
+                    self.take(line, reply, fds);
+                    hook::asker_comes("after-hear", || Some(name));
+                }
                 Heard::End => break false,
             }
         };
