@@ -40,7 +40,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "hook", "program", "number"],
+            &["exit", "hook", "crash", "program", "number"],
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::attach::{expect_hello, start_guards};
+use crate::attach::{Attached, attach, attach_given, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
@@ -29,7 +29,7 @@ use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
-use crate::{hook, identity, line};
+use crate::{crash, identity, line};
 
 mod groups;
 mod succession;
@@ -227,18 +227,18 @@ impl Client {
         if let Some(line) = &state.line {
             return Ok(Arc::clone(line));
         }
-        let socket = match &self.source {
+        let Attached { line, generation, guards } = match &self.source {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                let before = state.generation;
+                attach(|| start_guards(program, args, before, self.number, journal))?
             }
-            Source::Given => state.given.take().ok_or_else(|| {
+            Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
-            })?,
+            })?)?,
         };
-        let line = Connection::new(socket)
+        let line = Connection::new(line)
             .map_err(|errno| supervisor_error("no event counter", Some(errno.raw_os_error())))?;
-        let (generation, guards) = expect_hello(line.socket())?;
         state.generation = state.generation.max(generation);
         line.served_by(guards);
         let (client, read) = (Arc::clone(self), Arc::clone(&line));
@@ -259,9 +259,9 @@ impl Client {
                 Heard::Reply(Reply::Leaving, _) => break true,
                 Heard::Reply(reply, fds) => {
                     let name = reply.name();
-                    hook::asker_comes("before-hear", || Some(name));
+                    crash::asker_comes("before-hear", || Some(name));
                     self.take(line, reply, fds);
-                    hook::asker_comes("after-hear", || Some(name));
+                    crash::asker_comes("after-hear", || Some(name));
                 }
                 Heard::End => break false,
             }

@@ -34,6 +34,8 @@ mod client;
 #[cfg(target_os = "linux")]
 mod connection;
 #[cfg(target_os = "linux")]
+mod crash;
+#[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
 mod hook;
