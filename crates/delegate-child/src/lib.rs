@@ -82,5 +82,5 @@ pub use kept::Kept;
 pub use link::{Incoming, Link, LinkError, Outgoing};
 pub use owner_source::OwnerSource;
 pub use registry::Registry;
-pub use serve::{Host, serve};
+pub use serve::{Ending, Host, serve, serve_beside};
 pub use session::Session;
