@@ -40,7 +40,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "hook", "program", "number"],
+            &["exit", "hook", "crash", "program", "number"],
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
@@ -57,7 +57,8 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "kept", "link", "owner_source", "tail"],
+            &["answer", "beat", "cancel", "guard", "hook", "kept", "owner_source", "tail"],
+            &["link"],
             &["account", "greeting"],
             &["queue"],
             &["outbox"],

@@ -16,13 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::attach::{expect_hello, start_guards};
+use crate::attach::{Attached, attach, attach_given, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
-use crate::identity;
-use crate::line;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
 use crate::program::{Kind, Program};
@@ -30,6 +28,7 @@ use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
+use crate::{crash, identity, line};
 
 pub(crate) mod comeback;
 mod groups;
@@ -228,18 +227,18 @@ impl Client {
         if let Some(line) = &state.line {
             return Ok(Arc::clone(line));
         }
-        let socket = match &self.source {
+        let Attached { line, generation, guards } = match &self.source {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                let before = state.generation;
+                attach(|| start_guards(program, args, before, self.number, journal))?
             }
-            Source::Given => state.given.take().ok_or_else(|| {
+            Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
-            })?,
+            })?)?,
         };
-        let line = Connection::new(socket)
+        let line = Connection::new(line)
             .map_err(|errno| supervisor_error("no event counter", Some(errno.raw_os_error())))?;
-        let (generation, guards) = expect_hello(line.socket())?;
         state.generation = state.generation.max(generation);
         line.served_by(guards);
         self.begin_reading(&line)
@@ -261,7 +260,12 @@ impl Client {
         let left = loop {
             match line.hear(&mut buffer) {
                 Heard::Reply(Reply::Leaving, _) => break true,
-                Heard::Reply(reply, fds) => self.take(line, reply, fds),
+                Heard::Reply(reply, fds) => {
+                    let name = reply.name();
+                    crash::asker_comes("before-hear", || Some(name));
+                    self.take(line, reply, fds);
+                    crash::asker_comes("after-hear", || Some(name));
+                }
                 Heard::End => break false,
             }
         };

@@ -32,7 +32,7 @@ use self::pending::{Pending, Seen};
 use self::row::now_ms;
 use self::schema::Found;
 use self::writer::{Shared, Writer};
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::{self, Identity};
 use crate::number;
 use crate::sys::Pid;
@@ -211,6 +211,17 @@ impl Ledger {
     pub fn ended(&self, spawn: u64, end: Option<End>, by: EndedBy, why: &str) {
         let now = now_ms();
         self.tell(|pending| pending.change(spawn, |row| row.finish(end, by, why, now)));
+    }
+
+    /// As [`Ledger::ended`], by itself unless somebody asked for it, and what became of its release command.
+    pub(crate) fn emptied(&self, spawn: u64, end: Option<End>, released: Option<Released>) {
+        let now = now_ms();
+        self.tell(|pending| {
+            pending.change(spawn, |row| {
+                row.finish(end, EndedBy::Itself, "", now);
+                row.released(released);
+            });
+        });
     }
 
     /// Waits until all that was told so far is on disk, at most `limit`; says whether it is.

@@ -36,6 +36,8 @@ mod client;
 #[cfg(target_os = "linux")]
 mod connection;
 #[cfg(target_os = "linux")]
+mod crash;
+#[cfg(target_os = "linux")]
 mod door;
 #[cfg(target_os = "linux")]
 mod escalation;

@@ -85,10 +85,13 @@ impl Owner {
         let grace = spawn.grace;
         let number = next_spawn();
         let entry = self.recorder.intent(number, &spawn, || self.client.prepare());
-        let told = entry.clone();
+        let (told, mut has_ended) = (entry.clone(), false);
         let on_event = move |event| {
             told.event(&event);
-            on_event(event);
+            // That what was let live is gone is for the ledger only: a child ends once.
+            if !std::mem::replace(&mut has_ended, !matches!(event, ChildEvent::Exited(_))) {
+                on_event(event);
+            }
         };
         let asked = self.client.spawn(number, spawn, Box::new(on_event));
         let (child, answer) = asked.inspect_err(|error| entry.failed(error))?;

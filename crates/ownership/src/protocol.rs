@@ -236,6 +236,24 @@ impl From<Failed> for Failure {
 }
 
 impl Request {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Spawn(_) => "spawn",
+            Self::Open { .. } => "open",
+            Self::End { .. } => "end",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
+            Self::Resync { .. } => "resync",
+            Self::Ping { .. } => "ping",
+            Self::Foster { .. } => "foster",
+            Self::Adopt { .. } => "adopt",
+            Self::Disown { .. } => "let-go",
+            Self::EndStrays => "end-strays",
+            Self::Recount { .. } => "recount",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
@@ -295,6 +313,23 @@ impl Request {
 }
 
 impl Reply {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Started { .. } => "started",
+            Self::Failed { .. } => "failed",
+            Self::Opened { .. } => "opened",
+            Self::Exited { .. } => "exited",
+            Self::Emptied { .. } => "emptied",
+            Self::Leaving => "leaving",
+            Self::Resynced { .. } => "resynced",
+            Self::Pong { .. } => "pong",
+            Self::Returned(_) => "returned",
+            Self::Recounted { .. } => "recounted",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {

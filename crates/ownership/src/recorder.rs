@@ -46,6 +46,10 @@ impl Recorder {
             Some(dir) => intent.dir(dir),
             None => intent,
         };
+        let intent = match &spawn.release {
+            Some((command, _)) => intent.release(command.clone()),
+            None => intent,
+        };
         let ticket = ledger.intent(intent);
         meanwhile();
         if !ticket.wait(PATIENCE) {
@@ -115,10 +119,12 @@ impl Known {
     fn write(&self, event: &ChildEvent) {
         match event {
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
+            // Its row goes on while something of its scope lives; when that is gone it is told again.
+            ChildEvent::Emptied(emptied) if emptied.kept > 0 => {}
             ChildEvent::Emptied(emptied) => {
-                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX).max(emptied.kept);
+                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX);
                 let end = (left > 0).then_some(End::Left(left));
-                self.ledger.ended(self.spawn, end, EndedBy::Itself, "");
+                self.ledger.emptied(self.spawn, end, emptied.release);
             }
             ChildEvent::Lost => {
                 let why = "its guards were gone";

@@ -138,7 +138,7 @@ impl Spawn {
     ///
     /// A program, by name or absolute path, and its arguments. It has the child's environment and in
     /// `OWNERSHIP_PID` the child's number, `/` as its directory and no other descriptor than
-    /// `/dev/null`. It runs once; if both guards are killed while it runs, it is run again.
+    /// `/dev/null`. A ledger keeps it as it is, so it must not hold a secret. It runs once; if both guards are killed while it runs, it is run again.
     pub fn release<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(
         mut self,
         command: I,

@@ -12,7 +12,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::database::{self, Event as Line, Known, Which};
 use super::evidence::{Standing, standing};
 use super::row::{End, EndedBy, Intent, Policy, Row, State};
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::{self, Identity};
 use crate::journal::{self, Contents, Event, Finished, Guard, Record, Why};
 
@@ -158,6 +158,7 @@ struct Tale {
     exit: Option<ExitStatus>,
     is_empty: bool,
     left: u32,
+    released: Option<Released>,
     killed: Option<(EndedBy, &'static str)>,
 }
 
@@ -169,7 +170,8 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::Exited { spawn, .. }
             | Event::Emptied { spawn, .. }
             | Event::Left { spawn, .. }
-            | Event::KillSent { spawn, .. } => spawn,
+            | Event::KillSent { spawn, .. }
+            | Event::Released { spawn, .. } => spawn,
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
@@ -184,6 +186,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::Exited { status, .. } => tale.exit = Some(status),
             Event::Emptied { .. } => tale.is_empty = true,
             Event::Left { .. } => tale.left += 1,
+            Event::Released { released, .. } => tale.released = Some(released),
             Event::KillSent { why, .. } => {
                 let by = if why == Why::Asked { EndedBy::Owner } else { ended_by(*guard) };
                 // A leftover of a child that had ended by itself does not say who ended the child.
@@ -243,6 +246,7 @@ fn continue_row(row: &mut Row, tale: &Tale) {
     let end = (tale.left > 0).then_some(End::Left(tale.left));
     if tale.is_empty || end.is_some() {
         row.finish(end, EndedBy::Itself, "", tale.last);
+        row.released(tale.released);
     }
 }
 
@@ -294,7 +298,10 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
             };
             Line { spawn: Some(spawn), detail: words(why), ..line(what, Some(pid)) }
         }
-        Event::Started { .. } | Event::Exited { .. } | Event::Emptied { .. } => return None,
+        Event::Started { .. }
+        | Event::Exited { .. }
+        | Event::Emptied { .. }
+        | Event::Released { .. } => return None,
     })
 }
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::door::Doorway;
-use super::off::{Off, fail_at_start};
+use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
 use super::{IDLE_LIMIT, Loop, chronicle, now};
@@ -34,7 +34,9 @@ pub(crate) fn run_keeper() -> ExitCode {
     let [Some(control), Some(owner)] = fds else { return ExitCode::from(2) };
     run(|| {
         cut_off(&[&control, &owner], 5)?;
+        die_in_set_up("stage");
         process::go_on_in_a_copy()?;
+        die_in_set_up("keeper");
         // Fails only if the stage's parent leads us already; then we are in a session of our own.
         // detached-spawn: ok — the guards themselves must outlive their owner, to end what that left
         let _ = rustix::process::setsid();
@@ -51,6 +53,7 @@ pub(crate) fn run_supervisor() -> ExitCode {
     run(|| {
         cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
         fail_at_start()?;
+        die_in_set_up("supervisor");
         Loop::supervisor(control, owner, link, table, keeper)
     })
 }
