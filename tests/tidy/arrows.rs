@@ -40,11 +40,12 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "hook", "program", "number"],
+            &["exit", "hook", "program", "number", "containment"],
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
+            &["cgroup"],
             &["table", "peer", "succession"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],

@@ -21,6 +21,7 @@ use crate::attach::{expect_hello, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
+use crate::containment::Containment;
 use crate::exit::ChildEvent;
 use crate::identity;
 use crate::line;
@@ -44,6 +45,8 @@ pub(crate) struct Client {
     source: Source,
     /// Where guards that are started from now on write down what they do.
     journal: OnceLock<PathBuf>,
+    /// What they hold scopes together with.
+    containment: OnceLock<Containment>,
     state: Mutex<State>,
 }
 
@@ -102,7 +105,8 @@ impl Client {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
+        let containment = OnceLock::new();
+        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -111,6 +115,15 @@ impl Client {
         if let Ok(dir) = std::path::absolute(dir) {
             drop(self.journal.set(dir));
         }
+    }
+
+    /// Guards that are started from now on hold scopes together with this. The first one stays.
+    pub(crate) fn contain(&self, containment: Containment) {
+        let _ = self.containment.set(containment);
+    }
+
+    fn containment(&self) -> Containment {
+        self.containment.get().copied().unwrap_or_default()
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -231,7 +244,13 @@ impl Client {
         let socket = match &self.source {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                start_guards(
+                    program,
+                    args,
+                    state.generation,
+                    self.number,
+                    (journal, self.containment()),
+                )?
             }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -393,6 +412,7 @@ mod tests {
             number: 0,
             source: Source::Given,
             journal: OnceLock::new(),
+            containment: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");

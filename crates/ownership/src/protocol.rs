@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
 use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
@@ -17,7 +18,7 @@ use bytes::{Reader, Writer};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -102,6 +103,7 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+    pub(crate) containment: Containment,
 }
 
 /// A process group that something else started.
@@ -318,8 +320,15 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
+const PHASES: [Phase; 7] = [
+    Phase::Request,
+    Phase::Supervisor,
+    Phase::Clone,
+    Phase::Setup,
+    Phase::Chdir,
+    Phase::Exec,
+    Phase::Contain,
+];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)

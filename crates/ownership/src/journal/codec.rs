@@ -130,6 +130,13 @@ pub enum Event {
         /// Why.
         why: Why,
     },
+    /// A program was started without the cgroup that it was to have.
+    NoCgroup {
+        /// Its spawn id.
+        spawn: u64,
+        /// The error number of what failed.
+        errno: i32,
+    },
 }
 
 /// What a journal says.
@@ -172,7 +179,7 @@ fn is_sound(record: &[u8; RECORD_BYTES]) -> bool {
 }
 
 const HEADER: u8 = 0;
-const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=9;
+const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=10;
 
 /// The numbers of a record, before and after the bytes.
 #[derive(Default)]
@@ -263,6 +270,7 @@ fn fields_of(event: Event) -> Fields {
         Event::KillSent { spawn, pid, signal, why } => {
             Fields { spawn, pid, value: signal, detail: why_number(why), ..with(9) }
         }
+        Event::NoCgroup { spawn, errno } => Fields { spawn, value: errno, ..with(10) },
     }
 }
 
@@ -287,6 +295,7 @@ fn event_of(fields: &Fields) -> Option<Event> {
         7 => Event::SweepEnded { left: value.cast_unsigned() },
         8 => Event::Takeover { pid, generation: value.cast_unsigned() },
         9 => Event::KillSent { spawn, pid, signal: value, why: why_of(detail)? },
+        10 => Event::NoCgroup { spawn, errno: value },
         _ => return None,
     })
 }

@@ -173,7 +173,8 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
-            | Event::Takeover { .. } => continue,
+            | Event::Takeover { .. }
+            | Event::NoCgroup { .. } => continue,
         };
         let tale = tales.entry(spawn).or_insert_with(|| Tale { first: *at, ..Tale::default() });
         tale.last = *at;
@@ -192,7 +193,8 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
-            | Event::Takeover { .. } => {}
+            | Event::Takeover { .. }
+            | Event::NoCgroup { .. } => {}
         }
     }
     // Nobody's scope.
@@ -277,6 +279,7 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { left: 0 } => line("sweep ended, nothing left", None),
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
+        Event::NoCgroup { spawn, .. } => Line { spawn: Some(spawn), ..line("no cgroup", None) },
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },
         Event::KillSent { spawn, pid, signal, why } => {
             let what = match signal {

@@ -30,6 +30,8 @@ pub(super) struct Off {
     pub(super) mirror: bool,
     /// A supervisor that does not begin to end everything is waited for.
     pub(super) mark: bool,
+    /// Cgroups are not frozen for a TERM.
+    pub(super) freeze: bool,
     pub(super) die_at: Option<(String, u64)>,
 }
 
@@ -47,6 +49,7 @@ impl Off {
             table: is_off("table"),
             mirror: is_off("mirror"),
             mark: is_off("mark"),
+            freeze: is_off("freeze"),
             die_at: setting(TEST_DIE_AT).map(|step| match step.split_once(':') {
                 Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
                 None => (step, 1),

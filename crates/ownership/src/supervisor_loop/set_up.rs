@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::containment::Tier;
 use super::off::{Off, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
@@ -153,6 +154,7 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
+            tier: Tier::of_guard(),
             buffer: vec![0; MAX_INLINE + 1],
             unburied: false,
             backlog: false,
