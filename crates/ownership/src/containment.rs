@@ -13,7 +13,7 @@ use std::str::FromStr;
 #[cfg(target_os = "linux")]
 pub(crate) use look::cgroup_of_guards;
 #[cfg(target_os = "linux")]
-pub use look::{Limits, limits};
+pub use look::{file_system, limits};
 
 /// How a scope is held together, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -154,6 +154,43 @@ pub struct Machine {
     pub pid_namespaces: u64,
     /// Whether AppArmor restricts user namespaces of programs without a profile.
     pub restricted_namespaces: bool,
+}
+
+/// Limits that bound how much can be started and held; `None` for no limit, or where it is not told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Limits {
+    /// Open descriptors: soft and hard limit.
+    pub open_files: (Option<u64>, Option<u64>),
+    /// Processes of this user: soft and hard limit.
+    pub processes: (Option<u64>, Option<u64>),
+    /// The highest process number.
+    pub pid_max: Option<u64>,
+    /// What our own cgroup, or one above it, allows: processes and threads.
+    pub cgroup_pids: Option<u64>,
+}
+
+/// Systems without ownership have nothing of it.
+#[cfg(not(target_os = "linux"))]
+impl Machine {
+    /// What this process sees.
+    #[must_use]
+    pub fn look() -> Self {
+        Self::default()
+    }
+}
+
+/// The limits of this process.
+#[cfg(not(target_os = "linux"))]
+#[must_use]
+pub fn limits() -> Limits {
+    Limits::default()
+}
+
+/// The kind of file system on which a path lies.
+#[cfg(not(target_os = "linux"))]
+#[must_use]
+pub fn file_system(_path: &std::path::Path) -> Option<String> {
+    None
 }
 
 /// Why a tier is not used.

@@ -142,7 +142,11 @@ const SERVED_ELSEWHERE: [u32; 9] = [
     0x0bd0_0bd0,
 ];
 
-fn is_served_elsewhere(folder: &Path) -> io::Result<bool> {
+/// Whether a directory's answers come from another machine or process; there no journal is kept.
+///
+/// # Errors
+/// When it cannot be looked at.
+pub fn is_served_elsewhere(folder: &Path) -> io::Result<bool> {
     let kind = rustix::fs::statfs(folder)?.f_type;
     Ok(SERVED_ELSEWHERE.iter().any(|known| u64::try_from(kind) == Ok(u64::from(*known))))
 }

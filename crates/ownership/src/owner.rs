@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -258,11 +257,12 @@ impl Owned {
     /// ([`Containment`]), has left it, or has ended.
     #[cfg(target_os = "linux")]
     #[must_use]
-    pub fn cgroup(&self) -> Option<PathBuf> {
+    pub fn cgroup(&self) -> Option<std::path::PathBuf> {
         let own = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let scope = Path::new(path).parent()?.file_name()?.to_str()?;
-        scope.starts_with("ownership-").then(|| PathBuf::from(path))
+        let path = std::path::Path::new(path);
+        let place = path.parent()?.file_name()?.to_str()?;
+        place.starts_with("ownership-").then(|| path.to_owned())
     }
 
     /// Its pidfd; readable when it has ended (man 2 pidfd_open).

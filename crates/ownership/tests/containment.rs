@@ -409,6 +409,65 @@ fn where_no_cgroup_can_be_had_auto_does_without_and_cgroup_is_an_error() {
     }
 }
 
+/// A cgroup of the test, removed with it.
+struct Own(PathBuf);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let inside = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        inside.filter(|e| e.path().is_dir()).for_each(|e| drop(fs::remove_dir(e.path())));
+        wait_for("nobody is in it", || fs::remove_dir(&self.0).ok());
+    }
+}
+
+/// The cgroup of the first child of an owner that stands in this one, with no rights but those of `user`.
+fn first_in(own: &Own, user: &str) -> String {
+    let ids = format!("--reuid={user} --regid={user} --clear-groups");
+    let script = format!("echo $$ > \"$CGROUP/cgroup.procs\" && exec setpriv {ids} \"$0\"");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(example("scripted-owner"));
+    command.env("CGROUP", &own.0).env("DIR", "/").current_dir("/");
+    let mut player = Player::start(&mut command);
+    player.say("spawn 1 50 exec sleep 600");
+    player.until("started", |player| player.told("started", 1) == 1).expect("started");
+    let child = player.started[&1];
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).expect("read");
+    player.process.kill().expect("kill");
+    player.process.wait().expect("dead");
+    wait_for("it ends", || (!child.lives()).then_some(()));
+    text
+}
+
+/// A user without rights that was given a cgroup uses it; one that stands in a cgroup of somebody else, or in a
+/// threaded one, does without.
+#[test]
+fn a_user_uses_what_was_delegated_and_nothing_else() {
+    let Some(base) = tier::cgroup() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: ONLY ROOT CAN BECOME A USER WITHOUT RIGHTS");
+        return;
+    }
+    let user = "65534";
+    let make = |name: &str| {
+        let own = Own(base.join(format!("test-{name}-{}", std::process::id())));
+        fs::create_dir(&own.0).expect("make");
+        own
+    };
+    let delegated = make("delegated");
+    for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+        std::os::unix::fs::chown(delegated.0.join(file), Some(65534), Some(65534)).expect("chown");
+    }
+    let place = "/ownership-";
+    assert!(first_in(&delegated, user).contains(place));
+    let others = make("others");
+    assert!(!first_in(&others, user).contains(place));
+    assert!(first_in(&others, "0").contains(place), "its owner may");
+    let threaded = make("threaded");
+    fs::create_dir(threaded.0.join("inside")).expect("make");
+    fs::write(threaded.0.join("inside/cgroup.type"), "threaded").expect("threaded");
+    assert!(!first_in(&threaded, "0").contains(place));
+}
+
 #[test]
 fn a_containment_that_cannot_be_had_is_an_error_with_a_reason() {
     let owner = owner().with_containment(Containment::Cgroup);

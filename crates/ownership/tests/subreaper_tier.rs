@@ -2,6 +2,11 @@
 //! best that the machine has, so where that is a cgroup each of them runs on both. What differs is written
 //! where it is expected: `support::tier::used`.
 
+#![expect(
+    clippy::duplicate_mod,
+    reason = "each suite brings its own support, as when it is run by itself"
+)]
+
 #[path = "death_matrix.rs"]
 mod death_matrix;
 #[path = "death_matrix_guards.rs"]

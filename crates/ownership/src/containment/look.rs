@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{PidfdFlags, Resource, getrlimit, pidfd_open};
 
-use super::{Cgroup2, Machine};
+use super::{Cgroup2, Limits, Machine};
 
 impl Machine {
     /// What this process sees. Makes a cgroup beside its own for a moment, where it may.
@@ -34,19 +34,6 @@ impl Machine {
     }
 }
 
-/// Limits that bound how much can be started and held.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Open descriptors: soft and hard limit; `None` for no limit.
-    pub open_files: (Option<u64>, Option<u64>),
-    /// Processes of this user.
-    pub processes: (Option<u64>, Option<u64>),
-    /// The highest process number.
-    pub pid_max: Option<u64>,
-    /// What our own cgroup, or the nearest one above it that says so, allows: processes and threads.
-    pub cgroup_pids: Option<u64>,
-}
-
 /// The limits of this process.
 #[must_use]
 pub fn limits() -> Limits {
@@ -60,6 +47,15 @@ pub fn limits() -> Limits {
         pid_max: line("/proc/sys/kernel/pid_max").and_then(|text| text.parse().ok()),
         cgroup_pids: cgroup_pids(),
     }
+}
+
+/// The kind of file system on which a path lies, as `/proc/self/mountinfo` names it.
+#[must_use]
+pub fn file_system(path: &Path) -> Option<String> {
+    let path = path.ancestors().find_map(|path| path.canonicalize().ok())?;
+    let around = mounts().filter(|mount| path.starts_with(&mount.at));
+    // Of several at one place the last one hides the others.
+    around.max_by_key(|mount| mount.at.components().count()).map(|mount| mount.kind)
 }
 
 /// The lowest `pids.max` from our own cgroup up, of whichever version has that controller.

@@ -35,3 +35,19 @@ pub(crate) fn cgroup() -> Option<PathBuf> {
     }
     machine.cgroup.dir
 }
+
+/// Removes the empty cgroups of an owner that was killed with its guards; the next owner would.
+pub(crate) fn remove_cgroups_of(owner: super::Identity) {
+    let Some(base) = Machine::look().cgroup.dir else { return };
+    let head = format!("ownership-{}.{}.", owner.pid, owner.start);
+    for place in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        if !place.file_name().to_string_lossy().starts_with(&head) {
+            continue;
+        }
+        let cells = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
+        for cell in cells.filter(|cell| cell.path().is_dir()) {
+            std::fs::remove_dir(cell.path()).ok();
+        }
+        std::fs::remove_dir(place.path()).ok();
+    }
+}

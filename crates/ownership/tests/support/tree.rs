@@ -18,6 +18,7 @@ pub(crate) struct TreeOwner {
     pub(crate) supervisor: Identity,
     /// In the order of [`MEMBERS`].
     pub(crate) members: Vec<(&'static str, Identity)>,
+    own: Identity,
     /// The environment entry that everybody of it has who keeps an environment.
     marker: String,
     dir: tempfile::TempDir,
@@ -70,13 +71,14 @@ impl TreeOwner {
             .env("RUST_BACKTRACE", "0")
             .spawn()
             .expect("tree-owner");
+        let own = Identity::of(process.id().cast_signed()).expect("not reaped");
         let members: Vec<_> =
             MEMBERS.iter().map(|name| (*name, recorded(dir.path(), name))).collect();
         let stopped = members[6].1;
         wait_for("stopped", || (stopped.state()? == "T").then_some(()));
         let guards = Guards::of(members[0].1).expect("guards");
         let marker = format!("TREE_DIR={}", dir.path().display());
-        Self { process, supervisor: guards.supervisor, members, marker, dir }
+        Self { process, supervisor: guards.supervisor, members, own, marker, dir }
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -141,7 +143,8 @@ impl Drop for TreeOwner {
         for _ in 0..20 {
             let left = self.left();
             if left.is_empty() {
-                return;
+                // Guards that were killed remove nothing.
+                return tier::remove_cgroups_of(self.own);
             }
             left.iter().for_each(|who| who.kill());
         }
