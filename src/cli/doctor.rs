@@ -243,7 +243,10 @@ fn directory(path: &Path) -> Directory {
 
 #[cfg(target_os = "linux")]
 fn is_local(path: &Path) -> Option<bool> {
-    ownership::journal::is_served_elsewhere(path).ok().map(|elsewhere| !elsewhere)
+    use std::os::fd::AsFd as _;
+    let folder = std::fs::File::open(path).ok()?;
+    let elsewhere = ownership::journal::is_served_elsewhere(folder.as_fd()).ok()?;
+    Some(!elsewhere)
 }
 
 #[cfg(not(target_os = "linux"))]

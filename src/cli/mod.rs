@@ -103,6 +103,7 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Logs(args) => commands::logs::run(args, context),
         Verb::Doctor(args) => doctor::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
+        Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
         Verb::Exec(args) => Err(commands::exec(args).into()),

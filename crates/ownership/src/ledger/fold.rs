@@ -174,7 +174,9 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
-            | Event::NoCgroup { .. } => continue,
+            | Event::NoCgroup { .. }
+            | Event::NoDoor { .. }
+            | Event::Reattached => continue,
         };
         let tale = tales.entry(spawn).or_insert_with(|| Tale { first: *at, ..Tale::default() });
         tale.last = *at;
@@ -194,7 +196,9 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
-            | Event::NoCgroup { .. } => {}
+            | Event::NoCgroup { .. }
+            | Event::NoDoor { .. }
+            | Event::Reattached => {}
         }
     }
     // Nobody's scope.
@@ -280,6 +284,8 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
         Event::NoCgroup { spawn, .. } => Line { spawn: Some(spawn), ..line("no cgroup", None) },
+        Event::NoDoor { .. } => line("no directory to be found in after an exec", None),
+        Event::Reattached => line("owner re-attached after an exec", None),
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },
         Event::KillSent { spawn, pid, signal, why } => {
             let what = match signal {

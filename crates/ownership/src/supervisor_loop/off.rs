@@ -32,6 +32,8 @@ pub(super) struct Off {
     pub(super) mark: bool,
     /// Cgroups are not frozen for a TERM.
     pub(super) freeze: bool,
+    /// Whoever knocks is the owner.
+    pub(super) credentials: bool,
     pub(super) die_at: Option<(String, u64)>,
 }
 
@@ -50,6 +52,7 @@ impl Off {
             mirror: is_off("mirror"),
             mark: is_off("mark"),
             freeze: is_off("freeze"),
+            credentials: is_off("credentials"),
             die_at: setting(TEST_DIE_AT).map(|step| match step.split_once(':') {
                 Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
                 None => (step, 1),
