@@ -10,6 +10,7 @@ use delegate_protocol::{SubagentId, Value};
 
 use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
+use crate::cli::doctor::DoctorArgs;
 use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
@@ -64,6 +65,8 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Show what this machine offers to hold processes, what is used, and why not the rest
+    Doctor(DoctorArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
     /// Show, check and describe the configuration

@@ -4,6 +4,7 @@
 
 mod args;
 mod commands;
+mod doctor;
 mod exit;
 mod fault;
 mod logging;
@@ -100,6 +101,7 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Runs(args) => commands::runs::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
+        Verb::Doctor(args) => doctor::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),

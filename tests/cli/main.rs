@@ -15,6 +15,7 @@ mod batch_files;
 mod codes;
 mod config;
 mod death;
+mod doctor;
 mod documents;
 mod help;
 mod hostile;

@@ -40,11 +40,12 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "hook", "crash", "program", "number"],
+            &["exit", "hook", "crash", "program", "number", "containment"],
             &["spawn"],
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
+            &["cgroup"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],

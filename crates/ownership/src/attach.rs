@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::child::supervisor_error;
+use crate::containment::Containment;
 use crate::line::{self, Received};
 use crate::program::{KEEPER_ROLE, Kind, Program};
 use crate::protocol::{Reply, VERSION};
@@ -95,13 +96,13 @@ pub(crate) fn attach_given(line: OwnedFd) -> Result<Attached, SpawnError> {
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start. `before` is the
 /// number of the last guard that this owner had, `owner` that of the owner in this process, `journal` where
-/// they write down what they do.
+/// they write down what they do, `containment` what they hold scopes together with.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     before: u32,
     owner: u64,
-    journal: Option<&Path>,
+    (journal, containment): (Option<&Path>, Containment),
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -121,18 +122,16 @@ pub(crate) fn start_guards(
     let mut argv = vec![b"warden".to_vec(), role.into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
     let given = [theirs.as_fd(), handle.as_fd()];
-    let stage =
-        launch::start_stage(program, &argv, given, journal, null.as_fd()).map_err(|failure| {
-            SpawnError {
-                path: match &program.kind {
-                    Kind::Named(name) => Some(PathBuf::from(name)),
-                    Kind::Open(_) => None,
-                },
-                ..supervisor_error(
-                    &std::io::Error::from_raw_os_error(failure.errno).to_string(),
-                    Some(failure.errno),
-                )
-            }
+    let stage = launch::start_stage(program, &argv, given, (journal, containment), null.as_fd())
+        .map_err(|failure| SpawnError {
+            path: match &program.kind {
+                Kind::Named(name) => Some(PathBuf::from(name)),
+                Kind::Open(_) => None,
+            },
+            ..supervisor_error(
+                &std::io::Error::from_raw_os_error(failure.errno).to_string(),
+                Some(failure.errno),
+            )
         })?;
     drop(theirs);
     // A program that is no supervisor may never leave; it is ended below for want of a hello.

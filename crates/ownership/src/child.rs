@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::containment::{Machine, Tier};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::protocol::{Adopted, Failure, Order, Request};
 use crate::spawn::{Leftovers, Phase, SpawnError};
@@ -310,15 +311,19 @@ impl Child {
     pub(crate) fn error(&self, failure: Failure) -> SpawnError {
         let path = match failure.phase {
             Phase::Chdir => self.dir.clone(),
-            Phase::Request | Phase::Supervisor | Phase::Clone | Phase::Setup | Phase::Exec => {
-                Some(self.program.clone())
-            }
+            Phase::Request
+            | Phase::Supervisor
+            | Phase::Clone
+            | Phase::Setup
+            | Phase::Exec
+            | Phase::Contain => Some(self.program.clone()),
         };
         let detail = match (failure.phase, failure.errno) {
             (Phase::Exec, libc::ENOEXEC) => {
                 Some("not a program, and no #! in its first line".into())
             }
             (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
+            (Phase::Contain, _) => Some(no_cgroup(failure.errno)),
             _ => None,
         };
         let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
@@ -368,4 +373,13 @@ pub(crate) fn supervisor_error(detail: &str, errno: Option<i32>) -> SpawnError {
 
 pub(crate) fn request_error(detail: &str, errno: i32) -> SpawnError {
     SpawnError { phase: Phase::Request, errno: Some(errno), path: None, detail: detail.to_owned() }
+}
+/// Why a cgroup that was asked for by name cannot be had, where the guards ran.
+fn no_cgroup(errno: i32) -> String {
+    let why = Machine::look().refusal(Tier::Cgroup);
+    let why = why.map_or_else(
+        || std::io::Error::from_raw_os_error(errno).to_string(),
+        |why| why.to_string(),
+    );
+    format!("a cgroup was asked for, and there can be none: {why}. With `auto` it starts without")
 }

@@ -20,6 +20,7 @@ use crate::attach::{Attached, attach, attach_given, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
+use crate::containment::Containment;
 use crate::exit::ChildEvent;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
@@ -43,6 +44,8 @@ pub(crate) struct Client {
     source: Source,
     /// Where guards that are started from now on write down what they do.
     journal: OnceLock<PathBuf>,
+    /// What they hold scopes together with.
+    containment: OnceLock<Containment>,
     state: Mutex<State>,
 }
 
@@ -101,7 +104,8 @@ impl Client {
     fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
+        let containment = OnceLock::new();
+        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -110,6 +114,15 @@ impl Client {
         if let Ok(dir) = std::path::absolute(dir) {
             drop(self.journal.set(dir));
         }
+    }
+
+    /// Guards that are started from now on hold scopes together with this. The first one stays.
+    pub(crate) fn contain(&self, containment: Containment) {
+        let _ = self.containment.set(containment);
+    }
+
+    fn containment(&self) -> Containment {
+        self.containment.get().copied().unwrap_or_default()
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -231,7 +244,8 @@ impl Client {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
                 let before = state.generation;
-                attach(|| start_guards(program, args, before, self.number, journal))?
+                let kept = (journal, self.containment());
+                attach(|| start_guards(program, args, before, self.number, kept))?
             }
             Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -402,6 +416,7 @@ mod tests {
             number: 0,
             source: Source::Given,
             journal: OnceLock::new(),
+            containment: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");

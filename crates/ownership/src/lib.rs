@@ -10,6 +10,7 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod containment;
 pub mod exempt;
 pub mod exit;
 pub mod group;
@@ -26,6 +27,8 @@ pub mod spawn;
 
 #[cfg(target_os = "linux")]
 mod attach;
+#[cfg(target_os = "linux")]
+mod cgroup;
 #[cfg(target_os = "linux")]
 mod child;
 #[cfg(target_os = "linux")]
@@ -76,6 +79,7 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod table;
 
+pub use containment::{Containment, Machine};
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
 pub use group::GroupError;

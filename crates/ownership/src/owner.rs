@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::client::{Answer, Child, Client};
+use crate::containment::Containment;
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::group::GroupError;
 use crate::number::next_spawn;
@@ -67,6 +68,14 @@ impl Owner {
     #[must_use]
     pub fn with_journal(self, dir: impl AsRef<std::path::Path>) -> Self {
         self.client.keep_journal(dir.as_ref());
+        self
+    }
+
+    /// Guards that are started from now on hold scopes together with this, unless a [`Spawn`] says otherwise;
+    /// without it [`Containment::Auto`]. All clones of an owner have the same guards, so the first one stays.
+    #[must_use]
+    pub fn with_containment(self, containment: Containment) -> Self {
+        self.client.contain(containment);
         self
     }
 
@@ -265,6 +274,18 @@ impl Owned {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The cgroup that it stands in, as the kernel tells now; `None` when it has none of its own
+    /// ([`Containment`]), has left it, or has ended.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn cgroup(&self) -> Option<std::path::PathBuf> {
+        let own = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
+        let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let path = std::path::Path::new(path);
+        let place = path.parent()?.file_name()?.to_str()?;
+        place.starts_with("ownership-").then(|| path.to_owned())
     }
 
     /// Its pidfd; readable when it has ended (man 2 pidfd_open).

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
 use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
@@ -106,6 +107,7 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+    pub(crate) containment: Containment,
 }
 
 /// A process group that something else started.
@@ -377,8 +379,15 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
+const PHASES: [Phase; 7] = [
+    Phase::Request,
+    Phase::Supervisor,
+    Phase::Clone,
+    Phase::Setup,
+    Phase::Chdir,
+    Phase::Exec,
+    Phase::Contain,
+];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)

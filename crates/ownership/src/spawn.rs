@@ -6,6 +6,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::program::Program;
 
 /// A process to be started by the supervisor.
@@ -27,6 +28,7 @@ pub struct Spawn {
     pub(crate) leftovers: Leftovers,
     pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
+    pub(crate) containment: Containment,
 }
 
 /// What becomes of what a child leaves in its scope when it ends by itself.
@@ -68,6 +70,7 @@ impl Spawn {
             leftovers: Leftovers::Kill,
             release: None,
             purpose: String::new(),
+            containment: Containment::Auto,
         }
     }
 
@@ -149,6 +152,13 @@ impl Spawn {
         self
     }
 
+    /// What holds its scope together, where that is to be another than its owner's
+    /// ([`crate::Owner::with_containment`]).
+    pub fn containment(mut self, containment: Containment) -> Self {
+        self.containment = containment;
+        self
+    }
+
     /// What it is for, in a few words; shown to people.
     pub fn purpose(mut self, purpose: impl Into<String>) -> Self {
         self.purpose = purpose.into();
@@ -172,6 +182,8 @@ pub enum Phase {
     Chdir,
     /// Executing the program.
     Exec,
+    /// The containment that was asked for cannot be had ([`Containment`]).
+    Contain,
 }
 
 impl Phase {
@@ -185,6 +197,7 @@ impl Phase {
             Self::Setup => "setup",
             Self::Chdir => "chdir",
             Self::Exec => "exec",
+            Self::Contain => "containment",
         }
     }
 }

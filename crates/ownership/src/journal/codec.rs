@@ -145,6 +145,13 @@ pub enum Event {
         /// What became of it.
         released: Released,
     },
+    /// A program was started without the cgroup that it was to have.
+    NoCgroup {
+        /// Its spawn id.
+        spawn: u64,
+        /// The error number of what failed.
+        errno: i32,
+    },
 }
 
 /// What a journal says.
@@ -187,7 +194,7 @@ fn is_sound(record: &[u8; RECORD_BYTES]) -> bool {
 }
 
 const HEADER: u8 = 0;
-const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=12;
+const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=13;
 
 /// The numbers of a record, before and after the bytes.
 #[derive(Default)]
@@ -283,6 +290,7 @@ fn fields_of(event: Event) -> Fields {
             };
             Fields { spawn, detail, value, ..with(12) }
         }
+        Event::NoCgroup { spawn, errno } => Fields { spawn, value: errno, ..with(13) },
     }
 }
 
@@ -327,6 +335,7 @@ fn event_of(fields: &Fields) -> Option<Event> {
             };
             Event::Released { spawn, released }
         }
+        13 => Event::NoCgroup { spawn, errno: value },
         _ => return None,
     })
 }

@@ -20,7 +20,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let (spawn, number, wide) = (any::<u64>(), any::<u32>(), any::<u64>());
     const WHYS: [Why; 5] =
         [Why::Asked, Why::OwnerGone, Why::Leftover, Why::GraceOver, Why::Unattributed];
-    (0..15_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
+    (0..16_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
         .prop_map(|(kind, spawn, pid, wide, value, flag, why)| match kind {
             0 => Event::Started { spawn, pid, start: wide, inode: !wide },
             1 => Event::Exited { spawn, pid, status: ExitStatus::Code(value) },
@@ -42,6 +42,7 @@ fn any_event() -> impl Strategy<Value = Event> {
                 let status = ExitStatus::Signal { signal: value, core_dumped: flag };
                 Event::Released { spawn, released: Released::Ended(status) }
             }
+            14 => Event::NoCgroup { spawn, errno: value },
             _ => Event::KillSent { spawn, pid, signal: value, why },
         })
 }

@@ -176,6 +176,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
+            | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
             | Event::Reattached => continue,
         };
@@ -198,6 +199,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
+            | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
             | Event::Reattached => {}
         }
@@ -285,6 +287,7 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { left: 0 } => line("sweep ended, nothing left", None),
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
+        Event::NoCgroup { spawn, .. } => Line { spawn: Some(spawn), ..line("no cgroup", None) },
         Event::NoDoor { .. } => line("no directory to be found in after an exec", None),
         Event::Reattached => line("owner re-attached after an exec", None),
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },

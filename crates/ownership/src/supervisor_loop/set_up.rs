@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::containment::Tier;
 use super::door::Doorway;
 use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
@@ -157,6 +158,7 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
+            tier: Tier::of_guard(),
             doorway: Doorway::default(),
             recount: None,
             buffer: vec![0; MAX_INLINE + 1],
