@@ -10,6 +10,8 @@ use delegate_protocol::{SubagentId, Value};
 
 use crate::cli::commands::completion;
 use crate::cli::exit;
+#[cfg(target_os = "linux")]
+use crate::cli::janitor::JanitorArgs;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
 #[derive(Debug, Parser)]
@@ -63,6 +65,9 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Find what dead owners have left on this machine, and end what is proved
+    #[cfg(target_os = "linux")]
+    Janitor(JanitorArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
     /// Print the completion script of a shell; it knows run ids

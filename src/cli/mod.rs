@@ -6,6 +6,8 @@ mod args;
 mod commands;
 mod exit;
 mod fault;
+#[cfg(target_os = "linux")]
+mod janitor;
 mod logging;
 mod printer;
 mod render;
@@ -28,6 +30,10 @@ use render::Style;
 
 /// The variable that names the state directory; the flag is handed on in its place.
 const STATE_DIR: &str = "DELEGATE_STATE_DIR";
+
+/// The ledger in the state directory.
+#[cfg(target_os = "linux")]
+const LEDGER: &str = "ledger.sqlite";
 
 /// What every verb may want to know of its surroundings, read once.
 #[derive(Debug)]
@@ -100,6 +106,8 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Runs(args) => commands::runs::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Janitor(args) => janitor::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),

@@ -17,6 +17,8 @@ mod death;
 mod documents;
 mod help;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod janitor;
 mod ledger;
 mod many;
 mod output;

@@ -50,6 +50,8 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["attach", "order"],
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
+            &["sight", "watchdog"],
+            &["janitor"],
             &["owner"],
         ],
     ),

@@ -14,12 +14,16 @@ pub mod exempt;
 pub mod exit;
 pub mod group;
 pub mod inherit;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod janitor;
 #[cfg(target_os = "linux")]
 pub mod journal;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod ledger;
 pub mod owner;
 pub mod program;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod sight;
 pub mod spawn;
 
 #[cfg(target_os = "linux")]

@@ -210,6 +210,6 @@ pub(super) fn unix_ms(time: SystemTime) -> u64 {
 }
 
 /// Now, by the wall clock.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     unix_ms(SystemTime::now())
 }
