@@ -11,7 +11,7 @@ use delegate_protocol::{SubagentId, Value};
 use crate::cli::commands::completion;
 use crate::cli::exit;
 #[cfg(target_os = "linux")]
-use crate::cli::janitor::JanitorArgs;
+use crate::cli::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
 #[derive(Debug, Parser)]
@@ -65,6 +65,12 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Show who owns what that lives here, with memory, ports and why it is alive
+    #[cfg(target_os = "linux")]
+    Ps(PsArgs),
+    /// Show who was ended by whom, and why
+    #[cfg(target_os = "linux")]
+    Log(LogArgs),
     /// Find what dead owners have left on this machine, and end what is proved
     #[cfg(target_os = "linux")]
     Janitor(JanitorArgs),

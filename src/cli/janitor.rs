@@ -16,7 +16,7 @@ use crate::cli::render::{Paint, Style, json};
 use crate::cli::{Context, LEDGER, warn, write_out};
 
 /// The folder of exempt jobs in the state directory.
-const JOBS: &str = "exempt";
+pub(crate) const JOBS: &str = "exempt";
 
 /// `delegate janitor`.
 #[derive(Debug, Args)]

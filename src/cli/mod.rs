@@ -8,8 +8,12 @@ mod exit;
 mod fault;
 #[cfg(target_os = "linux")]
 mod janitor;
+#[cfg(target_os = "linux")]
+mod log;
 mod logging;
 mod printer;
+#[cfg(target_os = "linux")]
+mod ps;
 mod render;
 mod screen;
 mod signals;
@@ -108,6 +112,10 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Logs(args) => commands::logs::run(args, context),
         #[cfg(target_os = "linux")]
         Verb::Janitor(args) => janitor::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Ps(args) => ps::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Log(args) => log::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),

@@ -25,6 +25,8 @@ mod output;
 mod records;
 mod rig;
 mod settings;
+#[cfg(target_os = "linux")]
+mod sight;
 mod signals;
 mod stock;
 mod terminal;

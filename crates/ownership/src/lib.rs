@@ -25,6 +25,8 @@ pub mod program;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod sight;
 pub mod spawn;
+#[cfg(target_os = "linux")]
+pub mod watchdog;
 
 #[cfg(target_os = "linux")]
 mod attach;

@@ -328,10 +328,13 @@ pub(super) fn by_word(by: EndedBy) -> &'static str {
         EndedBy::Keeper => "keeper",
         EndedBy::Itself => "itself",
         EndedBy::Janitor => "janitor",
+        EndedBy::Watchdog => "watchdog",
     }
 }
 
 pub(super) fn by_of(word: Option<&str>) -> Option<EndedBy> {
-    use EndedBy::{Itself, Janitor, Keeper, Owner, Supervisor};
-    [Owner, Supervisor, Keeper, Itself, Janitor].into_iter().find(|by| Some(by_word(*by)) == word)
+    use EndedBy::{Itself, Janitor, Keeper, Owner, Supervisor, Watchdog};
+    [Owner, Supervisor, Keeper, Itself, Janitor, Watchdog]
+        .into_iter()
+        .find(|by| Some(by_word(*by)) == word)
 }

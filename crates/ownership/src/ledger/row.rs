@@ -120,6 +120,8 @@ pub enum EndedBy {
     Itself,
     /// The janitor, on evidence.
     Janitor,
+    /// The watchdog of an owner whose loop did not turn any more.
+    Watchdog,
 }
 
 /// One child.

@@ -345,3 +345,43 @@ fn sockets(pid: u32) -> Vec<u64> {
     };
     links.filter_map(inode).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_with_what_it_costs_and_where_it_listens() {
+        let own = std::process::id();
+        let snapshot = Snapshot::take();
+        let seen = snapshot.processes.get(&own).expect("this process");
+        assert!(seen.rss > 100_000 && seen.role.is_none(), "{seen:?}");
+        assert!(snapshot.has(own, seen.stat.start) && !snapshot.has(own, seen.stat.start + 1));
+        assert!(snapshot.age(seen.stat.start) < Duration::from_secs(3600));
+        assert_eq!(snapshot.ancestors().first(), Some(&own));
+        assert!(pss(own).is_some_and(|pss| pss > 0));
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let udp = std::net::UdpSocket::bind("[::1]:0").expect("bind");
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("a socket");
+        let unix = std::os::unix::net::UnixListener::bind(&path).expect("bind");
+        let found = listening(&[own, 1 << 30]).remove(&own).expect("it listens");
+        let at = tcp.local_addr().expect("address");
+        assert!(found.contains(&Port::Tcp(at.ip(), at.port())), "{found:?}");
+        let at = udp.local_addr().expect("address");
+        assert!(found.contains(&Port::Udp(at.ip(), at.port())), "{found:?}");
+        assert!(found.contains(&Port::Unix(path.display().to_string())), "{found:?}");
+        drop((tcp, unix, udp));
+        let found = listening(&[own]).remove(&own).unwrap_or_default();
+        assert!(!found.contains(&Port::Unix(path.display().to_string())), "{found:?}");
+    }
+
+    #[test]
+    fn marks_are_read_with_care() {
+        let mark = Mark { pid: 41, start: 99, number: 1, scope: 7 };
+        assert_eq!(Mark::parse(b"41.99.1:7"), Some(mark));
+        for wrong in [&b""[..], b"41.99", b"41:7", b"x.99:7", b"41.-9:7", b"\xff.1:2"] {
+            assert_eq!(Mark::parse(wrong), None, "{wrong:?}");
+        }
+    }
+}
