@@ -117,6 +117,7 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         #[cfg(target_os = "linux")]
         Verb::Log(args) => log::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
+        Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
         Verb::Exec(args) => Err(commands::exec(args).into()),

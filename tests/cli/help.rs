@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 8] = ["run", "runs", "show", "logs", "janitor", "trust", "completion", "man"];
+const VERBS: [&str; 11] =
+    ["run", "runs", "show", "logs", "ps", "log", "janitor", "trust", "config", "completion", "man"];
 
 /// Verbs that are planned, and must not be named before they exist.
-const PLANNED: [&str; 14] = [
+const PLANNED: [&str; 13] = [
     "rerun", "resume", "doctor", "steer", "report", "wait", "stop", "own", "wrap", "mcp", "serve",
-    "init", "attach", "config",
+    "init", "attach",
 ];
 
 #[test]

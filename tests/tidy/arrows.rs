@@ -45,7 +45,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
-            &["table", "peer", "succession"],
+            &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],
             &["connection"],
@@ -53,6 +53,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["sight", "watchdog"],
             &["janitor"],
             &["owner"],
+            &["re_executed"],
         ],
     ),
     (

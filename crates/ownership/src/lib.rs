@@ -22,6 +22,8 @@ pub mod journal;
 pub mod ledger;
 pub mod owner;
 pub mod program;
+#[cfg(target_os = "linux")]
+pub mod re_executed;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod sight;
 pub mod spawn;
@@ -39,6 +41,8 @@ mod client;
 mod client;
 #[cfg(target_os = "linux")]
 mod connection;
+#[cfg(target_os = "linux")]
+mod door;
 #[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
@@ -85,6 +89,8 @@ pub use identity::{BootId, Identity};
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
+#[cfg(target_os = "linux")]
+pub use re_executed::{NotReattached, Reattached, Returned};
 pub use spawn::{Leftovers, Phase, Spawn, SpawnError};
 
 /// The programs of the README, compiled.
