@@ -51,6 +51,8 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["attach", "order"],
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
+            &["sight", "watchdog"],
+            &["janitor"],
             &["owner"],
             &["re_executed"],
         ],

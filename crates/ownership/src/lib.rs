@@ -15,6 +15,8 @@ pub mod exempt;
 pub mod exit;
 pub mod group;
 pub mod inherit;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod janitor;
 #[cfg(target_os = "linux")]
 pub mod journal;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
@@ -23,7 +25,11 @@ pub mod owner;
 pub mod program;
 #[cfg(target_os = "linux")]
 pub mod re_executed;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod sight;
 pub mod spawn;
+#[cfg(target_os = "linux")]
+pub mod watchdog;
 
 #[cfg(target_os = "linux")]
 mod attach;

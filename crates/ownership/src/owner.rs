@@ -61,6 +61,17 @@ impl Owner {
         Self { recorder: Recorder::new(ledger), ..self }
     }
 
+    /// Looks for what dead owners have left, as the schedule says, on a thread of its own. Needs a ledger
+    /// ([`Owner::with_ledger`]), and does nothing without one. The thread ends when nobody has that any more.
+    #[cfg(all(target_os = "linux", feature = "ledger"))]
+    #[must_use]
+    pub fn with_janitor(self, schedule: crate::janitor::Schedule) -> Self {
+        if let Some(ledger) = self.recorder.ledger() {
+            crate::janitor::begin(ledger, schedule);
+        }
+        self
+    }
+
     /// Guards that are started from now on write down below `dir` what they see and do
     /// ([`crate::journal`]). All clones of an owner have the same guards, so the first directory stays. Nothing is
     /// written where a file system may keep its writer waiting: one of a network, or of another process.

@@ -35,6 +35,10 @@ impl Recorder {
         Self(Some(ledger))
     }
 
+    pub(crate) fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.0.as_ref()
+    }
+
     /// Says what is to be started under this number, does `meanwhile`, and waits until it is on disk; 2 s at most.
     pub(crate) fn intent(&self, number: u64, spawn: &Spawn, meanwhile: impl FnOnce()) -> Entry {
         let Some(ledger) = &self.0 else { return Entry::default() };

@@ -120,6 +120,8 @@ pub enum EndedBy {
     Itself,
     /// The janitor, on evidence.
     Janitor,
+    /// The watchdog of an owner whose loop did not turn any more.
+    Watchdog,
 }
 
 /// One child.
@@ -218,6 +220,6 @@ pub(super) fn unix_ms(time: SystemTime) -> u64 {
 }
 
 /// Now, by the wall clock.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     unix_ms(SystemTime::now())
 }
