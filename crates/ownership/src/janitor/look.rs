@@ -316,10 +316,10 @@ fn judge(
         (Some(record), _) => record.owner,
         (None, Some(_)) => owners.standing(judged),
         // The number in a mark counts where whoever bears it was started.
-        (None, None) => match scan::shares_namespace(seen.pid, around.snapshot.namespace) {
-            Some(true) => owners.standing(judged),
-            Some(false) => Standing::Elsewhere,
-            None => Standing::Unknown,
+        (None, None) => match (seen.namespace, around.snapshot.namespace) {
+            (Some(its), Some(ours)) if its == ours => owners.standing(judged),
+            (Some(_), Some(_)) => Standing::Elsewhere,
+            (None, _) | (_, None) => Standing::Unknown,
         },
     };
     let marked = match (&seen.marks, mark) {

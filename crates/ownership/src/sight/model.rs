@@ -234,16 +234,18 @@ pub(super) fn owners(snapshot: &Snapshot, rows: &[Row]) -> Vec<OwnerView> {
         found.entry(key).or_insert_with(|| owner_view(snapshot, row.owner.clone(), true));
     }
     let mut children: BTreeMap<(Owner, u64), Vec<(u32, KnownBy)>> = BTreeMap::new();
-    for pid in snapshot.parents_first() {
-        let Some(slot) = slots.get(&pid) else { continue };
+    for pid_seen in snapshot.parents_first() {
+        let Some(slot) = slots.get(&pid_seen) else { continue };
         found.entry(slot.owner).or_insert_with(|| {
             let (pid, start) = slot.owner;
-            let (boot, namespace) = (snapshot.boot, snapshot.namespace);
+            // The number in a mark counts where whoever bears it is.
+            let namespace = snapshot.processes.get(&pid_seen).and_then(|seen| seen.namespace);
+            let (boot, namespace) = (snapshot.boot, namespace.or(snapshot.namespace));
             let start = Some(start);
             let identity = Identity { boot, pid, start, inode: None, namespace, cgroup: None };
             owner_view(snapshot, identity, false)
         });
-        children.entry((slot.owner, slot.spawn)).or_default().push((pid, slot.known_by));
+        children.entry((slot.owner, slot.spawn)).or_default().push((pid_seen, slot.known_by));
     }
     let guards = guards(snapshot, &slots);
     for (key, owner) in &mut found {

@@ -49,6 +49,7 @@ impl Painter {
             marks,
             role,
             cgroup: None,
+            namespace: Some(1),
         };
         self.snapshot.processes.insert(pid, seen);
     }
@@ -180,4 +181,16 @@ fn rings_and_thousands_are_no_trouble() {
     let [owner] = &painter.owners()[..] else { panic!("one owner") };
     assert_eq!(owner.children[0].processes.len(), 4003);
     assert_eq!(owner.children[0].processes.last().map(|last| last.depth), Some(4002));
+}
+
+#[test]
+fn a_number_of_another_pid_namespace_is_looked_up_nowhere() {
+    let mut painter = Painter::usual();
+    painter.rows.clear();
+    for pid in [120, 121] {
+        painter.snapshot.processes.get_mut(&pid).expect("it").namespace = Some(2);
+    }
+    let [owner] = &painter.owners()[..] else { panic!("one owner") };
+    assert_eq!(owner.state, OwnerState::Elsewhere, "whoever has its number here is another");
+    assert_eq!(owner.children[0].why, WhyAlive::Unknown);
 }

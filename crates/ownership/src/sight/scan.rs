@@ -96,6 +96,8 @@ pub(crate) struct Seen {
     pub(crate) marks: Marks,
     pub(crate) role: Option<Role>,
     pub(crate) cgroup: Option<String>,
+    /// The pid namespace that numbers in its mark are counted in, where it bears one.
+    pub(crate) namespace: Option<u64>,
 }
 
 /// All processes of a moment.
@@ -224,7 +226,9 @@ fn look_at(pid: u32, own: u32, ticks: u64, page: u64) -> Option<Seen> {
     } else {
         (Marks::Unreadable, None, None)
     };
-    let seen = Seen { pid, uid, rss: pages.saturating_mul(page), cpu, marks, role, cgroup, stat };
+    let namespace = marks.mark().and_then(|_| namespace_of(pid));
+    let rss = pages.saturating_mul(page);
+    let seen = Seen { pid, uid, rss, cpu, marks, role, cgroup, namespace, stat };
     // Its number may have been handed on while it was read.
     let still = Stat::read(pid.cast_signed())?;
     (still.start == seen.stat.start).then_some(seen)
@@ -286,10 +290,9 @@ pub(crate) fn pss(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Whether its numbers count as ours do. `None` when it cannot be told.
-pub(crate) fn shares_namespace(pid: u32, ours: Option<u64>) -> Option<bool> {
-    let its = fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?.ino();
-    Some(ours? == its)
+/// The pid namespace of a process, by its inode.
+fn namespace_of(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|file| file.ino())
 }
 
 /// Whether somebody has this number.
