@@ -91,6 +91,10 @@ fn every_key_reaches_its_setting() {
   max_concurrent_children: 4
   max_batch_size: 7
   child_timeout: 1m30s
+  child_inactivity: 40s
+  stale_idle_seconds: 41
+  stale_in_tool: 42s
+  on_stale: kill
   interrupt_grace_seconds: 0
   terminate_grace: 250ms
   start_timeout_seconds: 0.5
@@ -106,6 +110,10 @@ fn every_key_reaches_its_setting() {
         max_concurrent_children: 4,
         max_batch_size: Some(7),
         child_timeout: Some(Duration::from_secs(90)),
+        child_inactivity: Some(Duration::from_secs(40)),
+        stale_idle: Duration::from_secs(41),
+        stale_in_tool: Duration::from_secs(42),
+        on_stale: OnStale::Kill,
         interrupt_grace: Duration::ZERO,
         terminate_grace: Duration::from_millis(250),
         start_timeout: Duration::from_millis(500),
@@ -214,6 +222,9 @@ fn values_out_of_range_are_errors_and_never_clamped() {
         "child_timeout_seconds: .nan",
         "child_timeout_seconds: .inf",
         "child_timeout_seconds: 1e300",
+        "child_inactivity_seconds: 0.999",
+        "stale_idle_seconds: 0",
+        "stale_in_tool_seconds: 0.5",
         "interrupt_grace_seconds: -0.1",
         "start_timeout_seconds: 0.05",
         "heartbeat_interval: 99ms",
@@ -242,6 +253,9 @@ fn wrong_types_are_errors() {
         "child_timeout_seconds: true",
         "child_timeout: 1 s",
         "interrupt_grace: null",
+        "stale_idle: null",
+        "on_stale: null",
+        "on_stale: true",
         "worker: {command: []}",
         "worker: {command: ['']}",
         "worker: {command: [a, 1]}",

@@ -6,7 +6,7 @@ use delegate_protocol::Value;
 
 use super::keys::{KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{ProcessIsolation, did_you_mean, duration};
+use super::{OnStale, ProcessIsolation, did_you_mean, duration};
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub(crate) enum Typed {
     Flag(bool),
     Count(u64),
     Time(Duration),
+    OnStale(OnStale),
     Command(Vec<String>),
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn check(
         (Type::Count { min, max, .. }, Kind::Scalar(value)) => question.count(value, min, max),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
+        (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (_, Kind::Scalar(_) | Kind::List(_) | Kind::Map(_)) => Err(question.wrong_type(None)),
     }
@@ -52,7 +54,7 @@ const fn is_optional(kind: Type) -> bool {
     match kind {
         Type::Isolation | Type::Command => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag => false,
+        Type::Flag | Type::OnStale => false,
     }
 }
 
@@ -103,6 +105,18 @@ impl Question<'_> {
                 Err(self.wrong("unknown_word", &self.wanted(), hint))
             }
             _ => Err(self.wrong_type(None)),
+        }
+    }
+
+    fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "warn" => Ok(Typed::OnStale(OnStale::Warn)),
+            "interrupt" => Ok(Typed::OnStale(OnStale::Interrupt)),
+            "kill" => Ok(Typed::OnStale(OnStale::Kill)),
+            word => {
+                let hint = did_you_mean(word, ["warn", "interrupt", "kill"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
         }
     }
 
@@ -212,6 +226,10 @@ impl Typed {
 
     pub(crate) const fn time(&self) -> Option<Duration> {
         if let Self::Time(time) = self { Some(*time) } else { None }
+    }
+
+    pub(crate) const fn on_stale(&self) -> Option<OnStale> {
+        if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
 
     pub(crate) fn command(&self) -> Option<Vec<String>> {
