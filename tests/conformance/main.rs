@@ -17,6 +17,8 @@ mod command;
 mod command_bytes;
 mod command_family;
 mod descriptors;
+mod events;
+mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
 mod order;

@@ -33,7 +33,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["value"],
             &["outcome", "routing"],
             &["event", "spec"],
-            &["message"],
+            &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
     ),
@@ -56,7 +56,18 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "kept", "link", "owner_source", "tail"],
+            &[
+                "answer",
+                "beat",
+                "cancel",
+                "dump",
+                "guard",
+                "kept",
+                "link",
+                "mail",
+                "owner_source",
+                "tail",
+            ],
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
