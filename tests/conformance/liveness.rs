@@ -365,6 +365,14 @@ fn rb_27_a_worker_that_cannot_answer_is_looked_at_from_outside() {
     });
     let pid = rustix::process::Pid::from_raw(pid.unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    wait_for("every thread stands still", || {
+        let mut tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?;
+        let stands = |task: std::io::Result<fs::DirEntry>| {
+            let stat = fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+            Some(stat.rsplit_once(')')?.1.trim_start().starts_with('T'))
+        };
+        tasks.all(|task| stands(task) == Some(true)).then_some(())
+    });
     bench.clock.advance(60 * SECOND);
     let driven = std::thread::spawn(move || run.end());
     // The graces are 0, and this clock stands still between two steps.

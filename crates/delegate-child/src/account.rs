@@ -27,7 +27,7 @@ pub(crate) struct Account {
     last_content: Instant,
     /// What was done last, in a word or two.
     last_activity: String,
-    /// Signs of progress so far.
+    /// Signs of progress so far that no event tells.
     activity: u64,
 }
 
@@ -51,10 +51,14 @@ impl Account {
     /// There is a sign of progress; `what` it was.
     pub(crate) fn content(&mut self, now: Instant, what: &str) {
         self.last_content = now;
-        self.activity = self.activity.saturating_add(1);
         if self.last_activity != what {
             what.clone_into(&mut self.last_activity);
         }
+    }
+
+    /// The last sign of progress is told by no event.
+    pub(crate) const fn untold(&mut self) {
+        self.activity = self.activity.saturating_add(1);
     }
 
     /// A model call. Money stays unknown until some call names it.
@@ -107,7 +111,7 @@ impl Account {
         let beat = self.beat(0, now);
         let last = if self.last_activity.is_empty() { "nothing yet" } else { &self.last_activity };
         format!(
-            "model calls: {}\ncurrent tool: {}\nlast activity: {last}, {} ms ago\nsigns of progress: {}\n",
+            "model calls: {}\ncurrent tool: {}\nlast activity: {last}, {} ms ago\nsigns of progress without an event: {}\n",
             beat.api_calls,
             beat.current_tool.as_deref().unwrap_or("none"),
             beat.quiet_ms,
@@ -145,6 +149,7 @@ mod tests {
         account.api_call(Tokens { input: 1, output: 1 }, Some(0.5));
         account.tool("grep", 12);
         account.content(start + Duration::from_secs(1), "grep");
+        account.untold();
         let beat = account.beat(1, start + Duration::from_secs(3));
         let current_tool = Some("grep".to_owned());
         let expected =

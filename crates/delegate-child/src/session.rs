@@ -158,6 +158,8 @@ impl Session {
             for text in pieces(line) {
                 self.put(ChildEvent::Thinking { text: text.to_owned() });
             }
+        } else if !line.trim().is_empty() {
+            self.desk.account().untold();
         }
     }
 
@@ -177,6 +179,9 @@ impl Session {
         let mut account = self.desk.account();
         account.content(clock(), name);
         account.tool(name, bytes as u64);
+        if !self.spec.relay_events {
+            account.untold();
+        }
         drop(account);
         if !self.spec.relay_events {
             return;
@@ -282,6 +287,7 @@ impl Session {
     /// Something happened that is worth no event, but is a sign of progress.
     pub fn alive(&mut self) {
         self.content("alive");
+        self.desk.account().untold();
     }
 
     /// The empty answer that follows is meant to be empty.

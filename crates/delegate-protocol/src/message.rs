@@ -108,8 +108,8 @@ pub struct Beat {
     pub current_tool: Option<String>,
     /// Milliseconds since the last content (text, tool, progress) when the beat was sent.
     pub quiet_ms: u64,
-    /// Counts signs of progress: content, and an agent's word that it gets on. A worker that does not
-    /// count leaves it at 0.
+    /// Counts the signs of progress that no event tells: an agent's word that it gets on, and what is not
+    /// relayed. A worker that does not count leaves it at 0.
     #[serde(default)]
     pub activity: u64,
 }

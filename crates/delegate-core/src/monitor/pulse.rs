@@ -10,9 +10,6 @@ use crate::monitor::liveness::Activity;
 /// Characters of a tool's name that are shown.
 const SHOWN: usize = 80;
 
-/// How far apart a beat and an event may put the same moment.
-const SLACK: Duration = Duration::from_secs(1);
-
 /// What is known of one running child.
 #[derive(Debug, Clone)]
 pub struct Pulse {
@@ -75,12 +72,11 @@ impl Pulse {
     /// Takes a beat that came at `now`. It proves progress by what it counts, and by nothing else.
     pub fn beat(&mut self, beat: Beat, now: Duration) {
         let counted = beat.activity != self.beat.activity;
-        let called = beat.api_calls > self.beat.api_calls;
-        let changed = beat.current_tool != self.beat.current_tool;
-        let at = now.saturating_sub(Duration::from_millis(beat.quiet_ms));
-        // What it counts was most often told by an event before.
-        if counted && at > self.activity.at.saturating_add(SLACK) {
-            self.mark(at);
+        // What an event has told is known, and no progress again.
+        let called = beat.api_calls > self.activity.api_calls;
+        let changed = beat.current_tool != self.tool;
+        if counted {
+            self.mark(now.saturating_sub(Duration::from_millis(beat.quiet_ms)));
         } else if called || changed {
             self.mark(now);
         }
@@ -164,11 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_that_counts_what_an_event_has_told_is_no_second_progress() {
+    fn a_beat_that_shows_what_an_event_has_told_is_no_second_progress() {
         let mut pulse = Pulse::default();
-        pulse.event(&text("a"), at(10));
+        pulse.event(&call(), at(9));
+        pulse.event(&tool("grep"), at(10));
         let before = pulse.activity();
-        pulse.beat(Beat { activity: 1, quiet_ms: 19_500, ..Beat::default() }, at(30));
+        let current_tool = Some("grep".to_owned());
+        pulse.beat(Beat { api_calls: 1, current_tool, ..Beat::default() }, at(30));
         assert_eq!(pulse.activity(), before);
     }
 
