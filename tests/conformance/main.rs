@@ -16,15 +16,20 @@ mod alone;
 mod command;
 mod command_bytes;
 mod command_family;
+mod coverage;
 mod descriptors;
 mod events;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_roles;
+mod matrix_routing;
+mod matrix_validation;
 mod order;
 mod parity;
 mod parity_random;
 mod result_size;
+mod routing_parity;
 mod seen;
 mod spec;
 mod status;
@@ -35,6 +40,12 @@ mod wire_start;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
-delegate_runtime::test_support!(|| Scripted, || Sized, || Spec, || Descriptors, || Noisy, || {
-    Swallow
-});
+delegate_runtime::test_support!(
+    || Scripted,
+    || Sized,
+    || Spec,
+    || Descriptors,
+    || Noisy,
+    || { Swallow },
+    || routing_parity::Probe
+);

@@ -516,7 +516,12 @@ impl World {
             Reply::Failed { id, .. } => (*id, "failed"),
             Reply::Exited { id, .. } => (*id, "exited"),
             Reply::Emptied { id, .. } => (*id, "emptied"),
-            Reply::Hello { .. } | Reply::Leaving | Reply::Resynced { .. } | Reply::Pong { .. } => {
+            Reply::Hello { .. }
+            | Reply::Leaving
+            | Reply::Resynced { .. }
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => {
                 return;
             }
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Image, MAX_FDS, MAX_NAMED, Order};
+use super::{Adopted, Back, Image, MAX_FDS, MAX_NAMED, Order};
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
 use crate::spawn::Leftovers;
 
@@ -76,6 +76,26 @@ impl Writer {
             Some(line) => self.byte(1).signed(*line),
         };
         self.duration(*grace).leftovers(*leftovers).deadline(*release)
+    }
+
+    pub(super) fn adopted(&mut self, group: &Adopted) -> &mut Self {
+        let Adopted { leader, start, session, mark } = group;
+        self.signed(*leader).long(*start).byte(u8::from(*session)).long(*mark)
+    }
+
+    pub(super) fn back(&mut self, back: &Back) -> &mut Self {
+        let Back { id, scope, pid, start, grace, leftovers, release, group, exit, kept } = back;
+        self.long(*id).long(*scope).signed(*pid).long(*start).duration(*grace);
+        self.leftovers(*leftovers).deadline(*release);
+        match group {
+            None => self.byte(0),
+            Some(group) => self.byte(1).adopted(group),
+        };
+        match exit {
+            None => self.byte(0),
+            Some(exit) => self.byte(1).exit(exit),
+        };
+        self.byte(u8::from(*kept))
     }
 
     pub(super) fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
@@ -202,6 +222,30 @@ impl<'a> Reader<'a> {
             grace: self.duration()?,
             leftovers: self.leftovers()?,
             release: self.deadline()?,
+        })
+    }
+
+    pub(super) fn adopted(&mut self) -> Option<Adopted> {
+        Some(Adopted {
+            leader: self.signed()?,
+            start: self.long()?,
+            session: self.flag()?,
+            mark: self.long()?,
+        })
+    }
+
+    pub(super) fn back(&mut self) -> Option<Back> {
+        Some(Back {
+            id: self.long()?,
+            scope: self.long()?,
+            pid: self.signed()?,
+            start: self.long()?,
+            grace: self.duration()?,
+            leftovers: self.leftovers()?,
+            release: self.deadline()?,
+            group: if self.flag()? { Some(self.adopted()?) } else { None },
+            exit: if self.flag()? { Some(self.exit()?) } else { None },
+            kept: self.flag()?,
         })
     }
 

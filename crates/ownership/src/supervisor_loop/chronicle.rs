@@ -79,7 +79,9 @@ impl Loop {
             | Reply::Opened { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
-            | Reply::Pong { .. } => {}
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => {}
         }
     }
 

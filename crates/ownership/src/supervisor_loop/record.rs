@@ -42,7 +42,9 @@ impl Loop {
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
-            | Reply::Pong { .. } => None,
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => None,
         }
     }
 
