@@ -63,6 +63,11 @@ impl Builder {
         Self(self.0.registry(registry))
     }
 
+    /// As [`crate::Builder::clock`].
+    pub fn clock(self, clock: crate::ManualClock) -> Self {
+        Self(self.0.clock(clock))
+    }
+
     /// As [`crate::Builder::providers`].
     pub fn providers(self, providers: impl crate::plan::Providers + 'static) -> Self {
         Self(self.0.providers(providers))
@@ -117,6 +122,11 @@ impl Batch {
     /// As [`crate::Batch::title`].
     pub fn title(self, title: impl Into<String>) -> Self {
         Self(self.0.title(title))
+    }
+
+    /// As [`crate::Batch::listener`].
+    pub fn listener(self, listener: impl crate::Listener + 'static) -> Self {
+        Self(self.0.listener(listener))
     }
 
     /// As [`crate::Batch::parent`].
@@ -182,6 +192,11 @@ impl Run {
     /// Events as they come, until the last child's `Complete`.
     pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
         std::iter::from_fn(|| self.0.next_blocking())
+    }
+
+    /// The same, each with who it is about; see [`crate::Run::next_relayed`].
+    pub fn relayed(&mut self) -> impl Iterator<Item = crate::Relayed> + '_ {
+        std::iter::from_fn(|| self.0.next_relayed_blocking())
     }
 
     /// Ends the delivery of events and waits for every outcome.

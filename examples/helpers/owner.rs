@@ -51,6 +51,8 @@ struct Job {
     #[serde(default)]
     heartbeat_ms: Option<u64>,
     #[serde(default)]
+    inactivity_seconds: Option<u64>,
+    #[serde(default)]
     worker_command: Option<Vec<String>>,
 }
 
@@ -75,6 +77,7 @@ impl Job {
         let mut settings = Settings {
             max_concurrent_children: self.places,
             worker_command: self.worker_command.clone(),
+            child_inactivity: self.inactivity_seconds.map(Duration::from_secs),
             ..Settings::default()
         };
         if let Some(seconds) = self.start_timeout_seconds {

@@ -25,6 +25,20 @@ pub enum Op {
     AwaitFile(String),
     /// Makes a file.
     Touch(String),
+    /// Says that it gets on, and nothing else.
+    Alive,
+    /// Streams blanks until it is asked to stop.
+    Blank,
+    /// Waits for a notice of the parent, and says it.
+    AwaitNotice,
+    Read(String),
+    Wrote(String),
+    /// A model call with so many tokens of reasoning and nothing else.
+    Reasoned(u64),
+    /// How the current tool ended, with what it gave.
+    Output(String, bool),
+    /// Hands on a callback of an agent loop: name, tool, preview.
+    Relay(String, String, String),
     /// Burns the CPU for milliseconds.
     Burn(u64),
     /// Sleeps and looks at nothing.
@@ -109,6 +123,31 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             }
         }
         Op::Touch(path) => std::fs::write(path, "")?,
+        Op::Alive => session.alive(),
+        Op::Blank => {
+            while !session.is_interrupted() {
+                session.text(" ");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Op::AwaitNotice => loop {
+            session.checkpoint()?;
+            let notices = session.take_notices();
+            if !notices.is_empty() {
+                notices.iter().for_each(|notice| session.text(notice));
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        },
+        Op::Read(path) => session.read_file(path),
+        Op::Wrote(path) => session.wrote_file(path),
+        Op::Reasoned(tokens) => {
+            session.api_call_with_reasoning(Tokens::default(), tokens, None);
+        }
+        Op::Output(text, ok) => session.tool_output(&text, ok),
+        Op::Relay(name, tool, preview) => {
+            session.relay(&name, Some(&tool), Some(&preview), Value::Null);
+        }
         Op::Burn(millis) => {
             let start = std::time::Instant::now();
             while start.elapsed() < Duration::from_millis(millis) {

@@ -132,6 +132,8 @@ fn output_that_the_disk_does_not_take_in_time_is_left_out_and_the_outcome_says_s
         let mut batch = rig.delegator.batch([command("g", argv)]).start().unwrap();
         batch.events().find(|event| matches!(event, Event::Start { .. })).unwrap();
         let folder = rig.state.path().join("runs").join(batch.id().to_string()).join("0");
+        // Made with the first event that is written down.
+        wait_for("its folder", || folder.exists().then_some(()));
         let log = folder.join("stderr");
         let made = std::process::Command::new("mkfifo").arg(&log).status().unwrap();
         assert!(made.success());

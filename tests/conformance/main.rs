@@ -18,6 +18,8 @@ mod command_bytes;
 mod command_family;
 mod coverage;
 mod descriptors;
+mod events;
+mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
 mod matrix_roles;

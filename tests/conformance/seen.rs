@@ -67,6 +67,7 @@ pub fn essence_of(outcome: &Outcome) -> Value {
         "duration_seconds",
         "timed_out_after_seconds",
         "last_event_age",
+        "diagnostic_path",
         "result_path",
     ] {
         entry.as_object_mut().unwrap().remove(field);
@@ -88,6 +89,7 @@ fn segments(events: &[&Event]) -> Vec<Value> {
                 open.progress = Some(summary.clone());
                 open.steps += merged + 1;
             }
+            Event::Warning { about, .. } => list.push(json!(["warning", about])),
             Event::SpawnRequested { goal, .. } => list.push(json!(["requested", goal])),
             Event::Start { goal, .. } => list.push(json!(["start", goal])),
             Event::Tool { name, preview, args, .. } => {

@@ -42,6 +42,8 @@ struct Play {
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     Interrupt,
+    /// Nothing: it is quiet for too long, and its parent ends it.
+    Expire,
     /// The supervisor is killed, so that another one says hello.
     Replace,
 }
@@ -66,6 +68,15 @@ fn is_interrupted() -> Play {
     Play { task, then: Some(("waiting", Then::Interrupt)), bytes: 0 }
 }
 
+/// It is told that it is quiet before it is ended for that, and asked what it does when it is.
+fn is_quiet(ends: bool) -> Play {
+    let then = ends.then_some(("", Then::Expire));
+    // It hears no interrupt, so it is still there when it is asked.
+    let mut task = step(&Step::Count("/dev/null".into()));
+    task["inactivity_seconds"] = json!(1);
+    Play { task, then, bytes: 0 }
+}
+
 fn asks(then: Option<Then>) -> Play {
     Play { task: step(&Step::Asks), then: then.map(|then| ("asked", then)), bytes: 0 }
 }
@@ -86,6 +97,7 @@ each!(sent: ChildMessage {
     ChildMessage::Hello(_) => [("hello", every(10))],
     ChildMessage::Event(ChildEvent::Thinking { .. }) => [("thinking", every(10))],
     ChildMessage::Event(ChildEvent::Tool { .. }) => [("tool", every(10))],
+    ChildMessage::Event(ChildEvent::Note(_)) => [("note", every(10))],
     ChildMessage::Event(ChildEvent::Progress { .. }) => [("progress", every(10))],
     ChildMessage::Event(ChildEvent::Text { .. }) => [("text", every(10))],
     ChildMessage::Beat(_) => [("beat", waits()), ("beat:2", waits())],
@@ -94,6 +106,7 @@ each!(sent: ChildMessage {
         ("result-part:2", every(LARGE)),
         ("result-part:3", every(LARGE))
     ],
+    ChildMessage::Dump { .. } => [("dump", is_quiet(true))],
     ChildMessage::Finish(_) => [("finish", every(10)), ("finish", every(LARGE))],
 });
 
@@ -105,6 +118,8 @@ each!(taken: ParentMessage {
     ParentMessage::BeginFromParts => [("begin-from-parts", reads_a_large_goal())],
     ParentMessage::Begin(_) => [("begin", waits())],
     ParentMessage::Interrupt => [("interrupt", is_interrupted())],
+    ParentMessage::Notice { .. } => [("notice", is_quiet(false))],
+    ParentMessage::Dump => [("dump", is_quiet(true))],
 });
 
 /// Requests of a worker, and why the others are none of its.
@@ -153,6 +168,7 @@ impl Scene {
         let command = json!(["sh", "-c", script, folder.path(), variable, point, helper("owner")]);
         let settings = json!({
             "worker_command": command, "places": 1, "grace_seconds": 1, "heartbeat_ms": 100,
+            "inactivity_seconds": play.task["inactivity_seconds"],
         });
         let tasks = [play.task.clone(), step(&Step::Answer("fine".to_owned()))];
         let owner = OwnerProgram::start_with(&tasks, &settings, &[("OWNERSHIP_TEST_OFF", off)]);
@@ -180,7 +196,7 @@ impl Scene {
                 self.owner.text(text);
                 kill_process(raw(self.owner.supervisor()), Signal::KILL).unwrap();
             }
-            None => {}
+            Some((_, Then::Expire)) | None => {}
         }
     }
 
@@ -245,6 +261,8 @@ fn at(point: &str, what: &str, play: &Play) {
         assert!(notes.contains("after its result signal 9 (SIGKILL) ended it"), "{outcome}");
     } else if interrupted {
         assert_signaled(&outcome, "interrupted", "interrupted");
+    } else if play.then.is_some_and(|(_, then)| then == Then::Expire) {
+        assert_signaled(&outcome, "timeout", "timeout");
     } else {
         assert_killed(&outcome);
     }

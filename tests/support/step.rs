@@ -113,6 +113,7 @@ impl Agent for Stepper {
                 std::mem::forget(start_tree(session.owner())?);
                 session.thinking("one of each");
                 session.tool("tree", None, Value::Null);
+                session.tool_done(3, true);
                 session.progress("half");
                 session.text("text");
                 Ok("r".repeat(bytes))

@@ -33,7 +33,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["value"],
             &["outcome", "routing"],
             &["event", "spec"],
-            &["message"],
+            &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
     ),
@@ -60,7 +60,18 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-child",
         &[
-            &["answer", "beat", "cancel", "guard", "hook", "kept", "owner_source", "tail"],
+            &[
+                "answer",
+                "beat",
+                "cancel",
+                "dump",
+                "guard",
+                "hook",
+                "kept",
+                "mail",
+                "owner_source",
+                "tail",
+            ],
             &["link"],
             &["account", "greeting"],
             &["queue"],

@@ -25,6 +25,10 @@ pub(crate) struct Account {
     trace: VecDeque<ToolCall>,
     current: Option<ToolCall>,
     last_content: Instant,
+    /// What was done last, in a word or two.
+    last_activity: String,
+    /// Signs of progress so far that no event tells.
+    activity: u64,
 }
 
 impl Account {
@@ -39,12 +43,22 @@ impl Account {
             trace: VecDeque::new(),
             current: None,
             last_content: now,
+            last_activity: String::new(),
+            activity: 0,
         }
     }
 
-    /// Content was produced.
-    pub(crate) fn content(&mut self, now: Instant) {
+    /// There is a sign of progress; `what` it was.
+    pub(crate) fn content(&mut self, now: Instant, what: &str) {
         self.last_content = now;
+        if self.last_activity != what {
+            what.clone_into(&mut self.last_activity);
+        }
+    }
+
+    /// The last sign of progress is told by no event.
+    pub(crate) const fn untold(&mut self) {
+        self.activity = self.activity.saturating_add(1);
     }
 
     /// A model call. Money stays unknown until some call names it.
@@ -88,7 +102,21 @@ impl Account {
             api_calls: self.api_calls,
             current_tool: self.current.as_ref().map(|call| call.tool.clone()),
             quiet_ms: millis(now.saturating_duration_since(self.last_content)),
+            activity: self.activity,
         }
+    }
+
+    /// The same in words.
+    pub(crate) fn describe(&self, now: Instant) -> String {
+        let beat = self.beat(0, now);
+        let last = if self.last_activity.is_empty() { "nothing yet" } else { &self.last_activity };
+        format!(
+            "model calls: {}\ncurrent tool: {}\nlast activity: {last}, {} ms ago\nsigns of progress without an event: {}\n",
+            beat.api_calls,
+            beat.current_tool.as_deref().unwrap_or("none"),
+            beat.quiet_ms,
+            beat.activity,
+        )
     }
 }
 
@@ -120,10 +148,13 @@ mod tests {
         account.api_call(Tokens { input: 5, output: 7 }, None);
         account.api_call(Tokens { input: 1, output: 1 }, Some(0.5));
         account.tool("grep", 12);
-        account.content(start + Duration::from_secs(1));
+        account.content(start + Duration::from_secs(1), "grep");
+        account.untold();
         let beat = account.beat(1, start + Duration::from_secs(3));
         let current_tool = Some("grep".to_owned());
-        assert_eq!(beat, Beat { sequence: 1, api_calls: 2, current_tool, quiet_ms: 2000 });
+        let expected =
+            Beat { sequence: 1, api_calls: 2, current_tool, quiet_ms: 2000, activity: 1 };
+        assert_eq!(beat, expected);
         assert_eq!((account.tokens, account.cost_usd), (Tokens { input: 6, output: 8 }, Some(0.5)));
     }
 

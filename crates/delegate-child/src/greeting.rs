@@ -17,6 +17,10 @@ pub(crate) enum Step {
     Begin(Box<TaskSpec>),
     /// Unwind; before a `Begin`: do not even start.
     Interrupt,
+    /// A word for the agent.
+    Notice(String),
+    /// Tell what is being done.
+    Dump,
 }
 
 /// What was heard so far.
@@ -42,6 +46,9 @@ impl Greeting {
     pub(crate) fn take(&mut self, message: ParentMessage) -> Result<Step, LinkError> {
         match (&mut *self, message) {
             (_, ParentMessage::Interrupt) => Ok(Step::Interrupt),
+            (_, ParentMessage::Notice { text }) => Ok(Step::Notice(text)),
+            (Self::Waiting(_), ParentMessage::Dump) => Ok(Step::Wait),
+            (Self::Begun, ParentMessage::Dump) => Ok(Step::Dump),
             (Self::Waiting(parts), ParentMessage::SpecPart(part)) => {
                 if parts.len() + part.0.len() > SPEC_CAP {
                     return Err(LinkError::SpecTooLarge { cap: SPEC_CAP });
@@ -80,12 +87,14 @@ mod tests {
         Box::new(sample(0, "a", "goal"))
     }
 
-    fn messages() -> [ParentMessage; 4] {
+    fn messages() -> [ParentMessage; 6] {
         [
             ParentMessage::SpecPart(Bytes(codec::to_bytes(&spec()).unwrap())),
             ParentMessage::BeginFromParts,
             ParentMessage::Begin(spec()),
             ParentMessage::Interrupt,
+            ParentMessage::Notice { text: "soon".to_owned() },
+            ParentMessage::Dump,
         ]
     }
 
@@ -94,9 +103,9 @@ mod tests {
     fn every_message_in_every_state() {
         let parts = codec::to_bytes(&spec()).unwrap();
         let table = [
-            (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt"]),
-            (Greeting::Waiting(parts), ["Wait", "Begin", "Err", "Interrupt"]),
-            (Greeting::Begun, ["Err", "Err", "Err", "Interrupt"]),
+            (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait"]),
+            (Greeting::Waiting(parts), ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait"]),
+            (Greeting::Begun, ["Err", "Err", "Err", "Interrupt", "Notice", "Dump"]),
         ];
         for (state, wanted) in table {
             for (message, want) in messages().into_iter().zip(wanted) {
@@ -112,6 +121,8 @@ mod tests {
                         "Begin"
                     }
                     Ok(Step::Interrupt) => "Interrupt",
+                    Ok(Step::Notice(_)) => "Notice",
+                    Ok(Step::Dump) => "Dump",
                     Err(_) => "Err",
                 };
                 assert_eq!(got, want, "{state:?} × {message:?}");

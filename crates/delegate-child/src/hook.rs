@@ -71,8 +71,10 @@ pub(crate) const fn sent(message: &ChildMessage) -> &'static str {
         ChildMessage::Event(ChildEvent::Text { .. }) => "text",
         ChildMessage::Event(ChildEvent::Thinking { .. }) => "thinking",
         ChildMessage::Event(ChildEvent::Tool { .. }) => "tool",
+        ChildMessage::Event(ChildEvent::Note(_)) => "note",
         ChildMessage::Event(ChildEvent::Progress { .. }) => "progress",
         ChildMessage::Beat(_) => "beat",
+        ChildMessage::Dump { .. } => "dump",
         ChildMessage::ResultPart(_) => "result-part",
         ChildMessage::Finish(_) => "finish",
     }
@@ -85,6 +87,8 @@ pub(crate) const fn taken(message: &ParentMessage) -> &'static str {
         ParentMessage::BeginFromParts => "begin-from-parts",
         ParentMessage::Begin(_) => "begin",
         ParentMessage::Interrupt => "interrupt",
+        ParentMessage::Notice { .. } => "notice",
+        ParentMessage::Dump => "dump",
     }
 }
 

@@ -53,6 +53,7 @@
 //! | [`registry`], [`agents`] | agents by name, and those that ship |
 //! | [`link`] | the line: a socket in a worker, a channel in a thread; the same bytes on both |
 //! | [`mod@serve`], [`worker`] | one task over one line; the worker role of a program |
+//! | [`dump`] | what a process and its threads are doing, for people |
 //! | [`answer`] | an answer that may be larger than memory should hold |
 
 mod account;
@@ -61,12 +62,14 @@ pub mod agents;
 pub mod answer;
 mod beat;
 mod cancel;
+pub mod dump;
 mod finish;
 mod greeting;
 mod guard;
 mod hook;
 mod kept;
 pub mod link;
+mod mail;
 mod outbox;
 mod owner_source;
 mod queue;

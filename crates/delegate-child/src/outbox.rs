@@ -24,6 +24,8 @@ pub(crate) struct Outbox {
 struct State {
     queue: Queue,
     done: bool,
+    /// The writer has something else to do than events.
+    poked: bool,
     /// Who waits. Waking nobody is a system call too, and there are events by the million.
     writer_waits: bool,
     agent_waits: bool,
@@ -92,7 +94,7 @@ impl Outbox {
     /// Takes the oldest event; waits for one at most this long (`None`: as long as it takes).
     pub(crate) fn take(&self, wait: Option<Duration>) -> Taken {
         let idle = |state: &mut State| {
-            state.writer_waits = state.queue.len() == 0 && !state.done;
+            state.writer_waits = state.queue.len() == 0 && !state.done && !state.poked;
             state.writer_waits
         };
         let guard = self.state();
@@ -103,8 +105,10 @@ impl Outbox {
             }
             None => self.work.wait_while(guard, idle).unwrap_or_else(PoisonError::into_inner),
         };
+        let poked = mem::take(&mut state.poked);
         match self.pop(&mut state) {
             Some(event) => Taken::Event(event),
+            None if poked => Taken::Nothing,
             None if state.done => Taken::Done,
             None => Taken::Nothing,
         }
@@ -121,6 +125,17 @@ impl Outbox {
     pub(crate) fn wake(&self) {
         drop(self.state());
         self.room.notify_all();
+    }
+
+    /// Lets the writer look around, whether or not there are events.
+    pub(crate) fn poke(&self) {
+        self.state().poked = true;
+        self.work.notify_one();
+    }
+
+    /// Events that wait for the writer.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().queue.len()
     }
 
     /// Content that was skipped because the child was asked to stop.

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use delegate_protocol::{ChildEvent, Class};
+use delegate_protocol::{ChildEvent, Class, Note};
 
 /// Events that wait at most. Merging makes pressure visible long before; tools alone do not come at
 /// such a rate.
@@ -107,7 +107,10 @@ impl Queue {
         let recent = self.events.iter().rev().take_while(|event| event.class() == Class::Progress);
         let place = recent.enumerate().find_map(|(back, event)| match event {
             ChildEvent::Progress { merged, .. } => Some((back, merged + 1)),
-            ChildEvent::Text { .. } | ChildEvent::Thinking { .. } | ChildEvent::Tool { .. } => None,
+            ChildEvent::Text { .. }
+            | ChildEvent::Thinking { .. }
+            | ChildEvent::Tool { .. }
+            | ChildEvent::Note(_) => None,
         });
         let Some((back, stood_for)) = place else { return 0 };
         if let Some(old) = self.events.remove(self.events.len() - 1 - back) {
@@ -125,6 +128,9 @@ fn size(event: &ChildEvent) -> usize {
         ChildEvent::Tool { name, preview, args } => {
             name.len() + preview.as_ref().map_or(0, String::len) + crate::account::value_bytes(args)
         }
+        ChildEvent::Note(Note::ToolDone(end)) => end.preview.as_ref().map_or(0, String::len),
+        ChildEvent::Note(Note::File { path, .. }) => path.len(),
+        ChildEvent::Note(Note::Call { .. } | Note::Channel { .. }) => 0,
     }
 }
 
@@ -235,6 +241,7 @@ mod tests {
                     last = Some(summary.clone());
                 }
                 ChildEvent::Tool { name, .. } => trail.extend([name.clone(), String::new()]),
+                ChildEvent::Note(_) => {}
             }
         }
         (trail, thought, count, last)

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use delegate_protocol::frame::PART;
+use delegate_protocol::message::DUMP_BYTES;
 use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
 use delegate_protocol::{ChildMessage, Finish, Hello, TaskSpec};
@@ -19,15 +20,18 @@ use crate::agent::Failure;
 use crate::answer::LongText;
 use crate::beat::Beats;
 use crate::cancel::{Reason, Token};
+use crate::dump;
 use crate::finish::{End, INLINE_ANSWER, conclude, failed};
 use crate::greeting::{Greeting, Step};
 use crate::guard;
 use crate::kept::Kept;
 use crate::link::{Incoming, Link, LinkError, Outgoing};
+use crate::mail::Mailbox;
 use crate::outbox::Taken;
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::session::{Desk, Session, clock};
+use crate::tail::clip;
 
 /// Stack of an agent, in bytes: what a main thread has, whichever thread really carries it.
 const AGENT_STACK: usize = 8 * 1024 * 1024;
@@ -94,13 +98,19 @@ pub(crate) fn serve_until(
         pid: host.pid,
         agents: registry.names(),
     }))?;
-    let heard = listen(incoming, Arc::clone(token))?;
+    let mail = Arc::<Mailbox>::default();
+    let heard = listen(incoming, Arc::clone(token), Arc::clone(&mail))?;
     match heard.start.recv() {
         Ok(Start::Begin(spec)) if !token.is_raised() => {
-            let (spec, desk) = (Arc::<TaskSpec>::from(spec), Desk::new(Arc::clone(token)));
-            let (end, account) =
-                carry(&mut *outgoing, registry, (host.owner, host.output), &spec, &desk)
-                    .map_err(|error| heard.violation.try_recv().unwrap_or(error))?;
+            let (spec, desk) = (Arc::<TaskSpec>::from(spec), Desk::new(Arc::clone(token), mail));
+            let (end, account) = carry(
+                &mut *outgoing,
+                registry,
+                (host.owner, host.output),
+                (&spec, host.pid),
+                &desk,
+            )
+            .map_err(|error| heard.violation.try_recv().unwrap_or(error))?;
             deliver(&mut *outgoing, conclude(end, account, spec.max_result_bytes))
         }
         Ok(Start::Begin(_) | Start::Stop) if token.raised() == Some(Reason::Interrupt) => {
@@ -125,11 +135,15 @@ struct Heard {
 }
 
 /// Starts the reader. It ends when the stream ends, which dropping the outgoing half brings about.
-fn listen(mut incoming: Box<dyn Incoming>, token: Arc<Token>) -> io::Result<Heard> {
+fn listen(
+    mut incoming: Box<dyn Incoming>,
+    token: Arc<Token>,
+    mail: Arc<Mailbox>,
+) -> io::Result<Heard> {
     let (start, started) = bounded(1);
     let (violation, violated) = bounded(1);
     let reader = move || {
-        let error = hear(&mut *incoming, &token, &start);
+        let error = hear(&mut *incoming, &token, &mail, &start);
         // First the error, then the token: who is freed by the token finds the error.
         error.map(|error| violation.try_send(error));
         token.raise(Reason::ParentGone);
@@ -139,7 +153,12 @@ fn listen(mut incoming: Box<dyn Incoming>, token: Arc<Token>) -> io::Result<Hear
 }
 
 /// Reads to the end of the stream; gives what was wrong with it.
-fn hear(incoming: &mut dyn Incoming, token: &Token, start: &Sender<Start>) -> Option<LinkError> {
+fn hear(
+    incoming: &mut dyn Incoming,
+    token: &Token,
+    mail: &Mailbox,
+    start: &Sender<Start>,
+) -> Option<LinkError> {
     let mut greeting = Greeting::default();
     loop {
         let step = match incoming.receive() {
@@ -149,6 +168,14 @@ fn hear(incoming: &mut dyn Incoming, token: &Token, start: &Sender<Start>) -> Op
         };
         let first = match step {
             Ok(Step::Wait) => continue,
+            Ok(Step::Notice(text)) => {
+                mail.notice(text);
+                continue;
+            }
+            Ok(Step::Dump) => {
+                mail.ask_for_dump();
+                continue;
+            }
             Ok(Step::Begin(spec)) => Start::Begin(spec),
             Ok(Step::Interrupt) => {
                 token.raise(Reason::Interrupt);
@@ -167,14 +194,16 @@ fn carry(
     outgoing: &mut dyn Outgoing,
     registry: &Registry,
     (owner, output): (OwnerSource, Kept),
-    spec: &Arc<TaskSpec>,
+    (spec, pid): (&Arc<TaskSpec>, u32),
     desk: &Arc<Desk>,
 ) -> Result<(End, Account), LinkError> {
     let session = Session::new(Arc::clone(spec), owner, output, Arc::clone(desk));
     let registry = registry.clone();
     let (span, done) = (tracing::Span::current(), CloseOnDrop(Arc::clone(desk)));
+    let at_work = Arc::clone(desk);
     let agent = move || {
         let _done = done;
+        at_work.mail.set_agent_thread(dump::this_thread());
         let _entered = span.enter();
         run(&registry, session)
     };
@@ -189,7 +218,8 @@ fn carry(
             return Ok((End::Returned(Err(failure)), desk.take_account()));
         }
     };
-    let written = write(outgoing, desk, Duration::from_millis(spec.heartbeat_interval_ms));
+    let heartbeat = Duration::from_millis(spec.heartbeat_interval_ms);
+    let written = write(outgoing, desk, heartbeat, pid);
     if written.is_err() {
         desk.token.raise(Reason::ParentGone);
     }
@@ -221,12 +251,19 @@ fn run(registry: &Registry, mut session: Session) -> End {
 }
 
 /// The writer: events as they come, those that wait in one piece, and beats as they are due.
-fn write(outgoing: &mut dyn Outgoing, desk: &Desk, heartbeat: Duration) -> Result<(), LinkError> {
+fn write(
+    outgoing: &mut dyn Outgoing,
+    desk: &Desk,
+    heartbeat: Duration,
+    pid: u32,
+) -> Result<(), LinkError> {
     let mut beats = Beats::new(heartbeat, clock());
     loop {
         let now = clock();
         let message = if let Some(sequence) = beats.due(now) {
             ChildMessage::Beat(desk.account().beat(sequence, now))
+        } else if desk.mail.take_dump_request() {
+            ChildMessage::Dump { text: dump_of(desk, pid) }
         } else if let Some(event) = desk.outbox.try_take() {
             ChildMessage::Event(event)
         } else {
@@ -243,6 +280,23 @@ fn write(outgoing: &mut dyn Outgoing, desk: &Desk, heartbeat: Duration) -> Resul
             put => put?,
         }
     }
+}
+
+/// What this child is doing: its account, and its threads as the kernel sees them. In a thread of the
+/// parent only the agent's own is told; the others are the parent's.
+fn dump_of(desk: &Desk, pid: u32) -> String {
+    let mut text = String::from("== account ==\n");
+    text.push_str(&desk.account().describe(clock()));
+    let stop = desk.token.raised().map_or("no", |_| "yes");
+    let waiting = desk.outbox.waiting();
+    text.push_str(&format!("asked to stop: {stop}\nevents that wait to be sent: {waiting}\n"));
+    let agent = desk.mail.agent_thread();
+    text.push_str(&match (pid, agent) {
+        (0, Some((process, thread))) => dump::one_thread(process, thread),
+        (0, None) => String::new(),
+        (pid, agent) => dump::threads(pid, agent.map(|(_, thread)| thread)),
+    });
+    clip(&text, DUMP_BYTES).to_owned()
 }
 
 /// Sends the answer and the last frame.

@@ -2,16 +2,18 @@
 //! reads, and into nothing else. This is the one file of the child that reads the clock.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use delegate_protocol::outcome::NAME_BYTES;
-use delegate_protocol::{ChildEvent, TaskSpec, Tokens, Value};
+use delegate_protocol::outcome::{NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, ToolEnd};
+use delegate_protocol::{ChildEvent, Note, TaskSpec, Tokens, Value, spelling};
 
 use crate::account::{Account, value_bytes};
 use crate::agent::Interrupted;
 use crate::cancel::{Reason, Token};
 use crate::kept::{Kept, Stream};
+use crate::mail::Mailbox;
 use crate::outbox::Outbox;
 use crate::owner_source::OwnerSource;
 use crate::queue::MERGED_TEXT;
@@ -35,19 +37,26 @@ pub(crate) fn clock() -> Instant {
 pub(crate) struct Desk {
     pub(crate) token: Arc<Token>,
     pub(crate) outbox: Outbox,
+    pub(crate) mail: Arc<Mailbox>,
     account: Mutex<Account>,
 }
 
 impl Desk {
     /// A desk whose waiting sender is woken when `token` is raised.
-    pub(crate) fn new(token: Arc<Token>) -> Arc<Self> {
+    pub(crate) fn new(token: Arc<Token>, mail: Arc<Mailbox>) -> Arc<Self> {
         let account = Mutex::new(Account::new(clock()));
-        let desk = Arc::new(Self { token, outbox: Outbox::default(), account });
+        let desk = Arc::new(Self { token, outbox: Outbox::default(), mail, account });
         // Weak: the desk holds the token, and the token's hook must not hold the desk.
         let woken = Arc::downgrade(&desk);
         desk.token.on_raise(move |_| {
             if let Some(desk) = woken.upgrade() {
                 desk.outbox.wake();
+            }
+        });
+        let poked = Arc::downgrade(&desk);
+        desk.mail.on_dump(move || {
+            if let Some(desk) = poked.upgrade() {
+                desk.outbox.poke();
             }
         });
         desk
@@ -131,9 +140,10 @@ impl Session {
         self.desk.token.on_raise(move |_| hook());
     }
 
-    /// Streams text. The last 64 KiB are the answer of a child that is interrupted or fails.
+    /// Streams text. The last 64 KiB are the answer of a child that is interrupted or fails. Blank text
+    /// is passed on, and is no sign of progress.
     pub fn text(&mut self, delta: &str) {
-        self.content(Some(delta));
+        self.streamed(delta);
         for text in pieces(delta) {
             self.put(ChildEvent::Text { text: text.to_owned() });
         }
@@ -141,18 +151,24 @@ impl Session {
 
     /// Shows a thought.
     pub fn thinking(&mut self, line: &str) {
-        self.content(None);
+        if !line.trim().is_empty() {
+            self.content("thinking");
+        }
         if self.spec.relay_events {
             for text in pieces(line) {
                 self.put(ChildEvent::Thinking { text: text.to_owned() });
             }
+        } else if !line.trim().is_empty() {
+            self.desk.account().untold();
         }
     }
 
-    /// Says how far the work has come. Content, so it counts as life.
+    /// Says how far the work has come. Content, so it counts as life (a blank line does not).
     pub fn progress(&mut self, summary: impl Display) {
-        self.content(None);
         let summary = clip(&summary.to_string(), MERGED_TEXT).to_owned();
+        if !summary.trim().is_empty() {
+            self.content("progress");
+        }
         self.put(ChildEvent::Progress { summary, merged: 0 });
     }
 
@@ -161,8 +177,11 @@ impl Session {
         let name = clip(name, NAME_BYTES);
         let bytes = value_bytes(&args);
         let mut account = self.desk.account();
-        account.content(clock());
+        account.content(clock(), name);
         account.tool(name, bytes as u64);
+        if !self.spec.relay_events {
+            account.untold();
+        }
         drop(account);
         if !self.spec.relay_events {
             return;
@@ -179,16 +198,85 @@ impl Session {
 
     /// Says how the current tool ended, for the trace.
     pub fn tool_done(&mut self, result_bytes: u64, ok: bool) {
+        self.tool_gave(result_bytes, ok, None);
+    }
+
+    /// The same with the head of its result, for the output tail of the entry.
+    pub fn tool_output(&mut self, output: &str, ok: bool) {
+        self.tool_gave(output.len() as u64, ok, Some(clip(output, PREVIEW_BYTES).to_owned()));
+    }
+
+    fn tool_gave(&mut self, result_bytes: u64, ok: bool, preview: Option<String>) {
         let mut account = self.desk.account();
-        account.content(clock());
+        account.content(clock(), "a tool ended");
         account.tool_done(result_bytes, ok);
+        drop(account);
+        self.put(ChildEvent::Note(Note::ToolDone(ToolEnd { result_bytes, ok, preview })));
     }
 
     /// Counts a model call.
     pub fn api_call(&mut self, tokens: Tokens, cost_usd: Option<f64>) {
+        self.api_call_with_reasoning(tokens, 0, cost_usd);
+    }
+
+    /// Counts a model call of which so many tokens were spent on reasoning.
+    pub fn api_call_with_reasoning(
+        &mut self,
+        tokens: Tokens,
+        reasoning_tokens: u64,
+        cost_usd: Option<f64>,
+    ) {
         let mut account = self.desk.account();
-        account.content(clock());
+        account.content(clock(), "a model answered");
         account.api_call(tokens, cost_usd);
+        drop(account);
+        self.put(ChildEvent::Note(Note::Call { tokens, reasoning_tokens, cost_usd }));
+    }
+
+    /// Says that a file was read; the entry lists it.
+    pub fn read_file(&mut self, path: impl AsRef<Path>) {
+        self.file(path.as_ref(), false);
+    }
+
+    /// Says that a file was written; the entry lists it, also of a child that is killed afterwards.
+    pub fn wrote_file(&mut self, path: impl AsRef<Path>) {
+        self.file(path.as_ref(), true);
+    }
+
+    fn file(&mut self, path: &Path, written: bool) {
+        self.content(if written { "a file was written" } else { "a file was read" });
+        let path = clip(&path.to_string_lossy(), PATH_BYTES).to_owned();
+        self.put(ChildEvent::Note(Note::File { path, written }));
+    }
+
+    /// Passes on what an agent loop's callback was given: event name in any spelling, tool name, preview,
+    /// arguments. Names that nobody knows are ignored.
+    pub fn relay(&mut self, name: &str, tool: Option<&str>, preview: Option<&str>, args: Value) {
+        match spelling::relayed(name, tool, preview, args) {
+            Some(ChildEvent::Text { text }) => self.text(&text),
+            Some(ChildEvent::Thinking { text }) => self.thinking(&text),
+            Some(ChildEvent::Tool { name, preview, args }) => {
+                self.tool(&name, preview.as_deref(), args);
+            }
+            Some(ChildEvent::Progress { summary, .. }) => self.progress(summary),
+            Some(ChildEvent::Note(_)) | None => {}
+        }
+        if spelling::Formal::parse(name) == Some(spelling::Formal::ToolCompleted) {
+            self.tool_done(0, true);
+        }
+    }
+
+    /// Words of the parent that interrupt nothing, oldest first; takes them. Most are warnings that a
+    /// limit is near.
+    #[must_use]
+    pub fn take_notices(&mut self) -> Vec<String> {
+        self.desk.mail.take_notices()
+    }
+
+    /// From now on silence says nothing about this child (`false`), or it does again (`true`, as at the
+    /// start). An agent that waits for somebody else's program says so: it is never called stale then.
+    pub fn reports(&mut self, reports: bool) {
+        self.put(ChildEvent::Note(Note::Channel { reports }));
     }
 
     /// Says which model really answers.
@@ -198,7 +286,8 @@ impl Session {
 
     /// Something happened that is worth no event, but is a sign of progress.
     pub fn alive(&mut self) {
-        self.content(None);
+        self.content("alive");
+        self.desk.account().untold();
     }
 
     /// The empty answer that follows is meant to be empty.
@@ -217,12 +306,16 @@ impl Session {
         self.owner.get()
     }
 
-    fn content(&self, text: Option<&str>) {
+    fn content(&self, what: &str) {
+        self.desk.account().content(clock(), what);
+    }
+
+    fn streamed(&self, text: &str) {
         let mut account = self.desk.account();
-        account.content(clock());
-        if let Some(text) = text {
-            account.last_text.push(text.as_bytes());
+        if !text.trim().is_empty() {
+            account.content(clock(), "text");
         }
+        account.last_text.push(text.as_bytes());
     }
 
     fn put(&self, event: ChildEvent) {
@@ -255,7 +348,7 @@ mod tests {
                 Arc::new(spec),
                 OwnerSource::of(None),
                 Kept::default(),
-                Desk::new(Arc::default()),
+                Desk::new(Arc::default(), Arc::default()),
             );
             let desk = Arc::clone(&session.desk);
             session.heard = Some(thread::spawn(move || drain(&desk)));
@@ -270,7 +363,8 @@ mod tests {
                 ChildEvent::Text { text } => Some(text),
                 ChildEvent::Thinking { .. }
                 | ChildEvent::Tool { .. }
-                | ChildEvent::Progress { .. } => None,
+                | ChildEvent::Progress { .. }
+                | ChildEvent::Note(_) => None,
             };
             events.filter_map(text).collect()
         }
@@ -291,7 +385,7 @@ mod tests {
             Arc::new(spec),
             OwnerSource::of(None),
             Kept::default(),
-            Desk::new(Arc::default()),
+            Desk::new(Arc::default(), Arc::default()),
         )
     }
 

@@ -6,14 +6,21 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use delegate_protocol::event::{COMPLETE_SUMMARY_CHARS, Complete, seconds};
+use delegate_protocol::event::{Limit, seconds};
 use delegate_protocol::message::Verdict;
 use delegate_protocol::outcome::{ERROR_BYTES, MAX_TOOL_TRACE, NAME_BYTES, STDERR_TAIL};
-use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, Tokens};
+use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status};
 use ownership::{ExitStatus, Process};
 
 use crate::launch::StartFailure;
 use crate::monitor::{CancelReason, Facts};
+
+mod complete;
+pub mod spent;
+
+pub use complete::complete;
+
+use spent::Spent;
 
 /// The answer that a model gives up with; it is no answer.
 const GIVE_UP: &str = "(empty)";
@@ -39,8 +46,8 @@ pub struct Said {
     pub cut: Option<String>,
     /// When it last sent content.
     pub last_content_at: Option<Duration>,
-    /// Model calls by its last beat.
-    pub api_calls: u64,
+    /// What it spent and touched.
+    pub spent: Spent,
 }
 
 /// An answer as it was taken in.
@@ -79,6 +86,8 @@ pub struct Subject {
     pub logs: Option<PathBuf>,
     /// Why it could not start.
     pub start_failure: Option<StartFailure>,
+    /// What it was doing when its time was over.
+    pub diagnostic: Option<PathBuf>,
 }
 
 struct Judgement {
@@ -102,7 +111,8 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let notes = notes(facts, &said);
     let summary = summary(judgement.status, &mut said);
     let finish = said.finish;
-    let api_calls = finish.as_ref().map_or(said.api_calls, |finish| finish.api_calls);
+    let spent = said.spent;
+    let api_calls = finish.as_ref().map_or_else(|| spent.api_calls(), |finish| finish.api_calls);
     let timed_out_at = facts.timed_out_at.filter(|_| timed_out);
     let (result_path, result_sha256) = said.answer.file.unzip();
     Outcome {
@@ -115,17 +125,27 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         api_calls,
         duration_seconds: seconds(duration),
         model: finish.as_ref().and_then(|finish| finish.model.clone()),
-        tokens: finish.as_ref().map_or_else(Tokens::default, |finish| finish.tokens),
-        cost_usd: finish.as_ref().and_then(|finish| finish.cost_usd),
+        tokens: finish.as_ref().map_or(spent.tokens, |finish| finish.tokens),
+        cost_usd: finish.as_ref().map_or(spent.cost_usd, |finish| finish.cost_usd),
         failure_reason: finish.as_ref().and_then(|finish| finish.failure_reason.clone()),
-        timeout_seconds: subject.limit.filter(|_| timed_out).map(|limit| limit.as_secs_f64()),
+        timeout_seconds: facts
+            .expired
+            .map(|expired| expired.after)
+            .or(subject.limit)
+            .filter(|_| timed_out)
+            .map(|limit| limit.as_secs_f64()),
         timed_out_after_seconds: timed_out_at
             .zip(began)
             .map(|(at, began)| seconds(at.saturating_sub(began))),
         timeout_phase: timed_out.then(|| timeout_phase(api_calls).to_owned()),
         last_event_age: timed_out_at
             .zip(said.last_content_at.or(began))
-            .map(|(at, last)| seconds(at.saturating_sub(last))),
+            .map(|(at, last)| seconds(facts.quiet_for.unwrap_or(at.saturating_sub(last)))),
+        diagnostic_path: subject.diagnostic.filter(|_| timed_out),
+        reasoning_tokens: spent.reasoning_tokens,
+        files_read: spent.read.into_list(),
+        files_written: spent.written.into_list(),
+        output_tail: spent.tail.into(),
         cause,
         stderr_tail: crashed.then(|| tail(&said.stderr, STDERR_TAIL)),
         notes,
@@ -151,28 +171,10 @@ fn bound(finish: &mut Finish) {
 }
 
 /// Keeps `most` bytes at most, cut between characters.
-fn cut_off(text: &mut String, most: usize) {
+pub(crate) fn cut_off(text: &mut String, most: usize) {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
     text.shrink_to_fit();
-}
-
-/// What `subagent.complete` carries of an outcome.
-#[must_use]
-pub fn complete(outcome: &Outcome) -> Complete {
-    Complete {
-        status: outcome.status,
-        exit_reason: outcome.exit_reason,
-        duration_seconds: outcome.duration_seconds,
-        summary: outcome
-            .summary
-            .as_ref()
-            .map(|text| text.chars().take(COMPLETE_SUMMARY_CHARS).collect()),
-        error: outcome.error.clone(),
-        api_calls: outcome.api_calls,
-        tokens: outcome.tokens,
-        cost_usd: outcome.cost_usd,
-    }
 }
 
 fn judge(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
@@ -262,10 +264,10 @@ fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
     let abandoned =
         if facts.abandoned { "; its thread did not return and was abandoned" } else { "" };
     Some(match facts.cancel? {
-        CancelReason::Timeout => Judgement {
+        CancelReason::Timeout | CancelReason::Stale => Judgement {
             status: Status::Timeout,
             exit_reason: ExitReason::Timeout,
-            error: Some(format!("{}{abandoned}", limit_text(subject))),
+            error: Some(format!("{}{abandoned}{}", limit_text(subject, facts), doing(subject))),
         },
         CancelReason::Interrupt | CancelReason::Kill if never => Judgement {
             status: Status::Interrupted,
@@ -285,12 +287,27 @@ fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
     })
 }
 
-fn limit_text(subject: &Subject) -> String {
-    let limit = subject.limit.unwrap_or_default().as_secs_f64();
-    match &subject.limit_place {
-        Some(place) => format!("its limit of {limit} s ran out ({place})"),
-        None => format!("its limit of {limit} s ran out"),
+/// Which limit it was, how long, and where it was written.
+fn limit_text(subject: &Subject, facts: &Facts) -> String {
+    let (limit, after) = facts.expired.map_or_else(
+        || (Limit::Run, subject.limit.unwrap_or_default()),
+        |expired| (expired.limit, expired.after),
+    );
+    let (after, key) = (after.as_secs_f64(), limit.key());
+    match (limit, &subject.limit_place) {
+        (Limit::Run, Some(place)) => format!("its limit of {after} s ran out ({place})"),
+        (Limit::Run, None) => format!("its limit of {after} s ran out"),
+        (Limit::Inactivity, _) => format!("it made no progress for {after} s ({key})"),
+        (Limit::StaleIdle, _) => format!("it was stale: no progress for {after} s ({key})"),
+        (Limit::StaleInTool, _) => {
+            format!("it was stale: no progress for {after} s inside a tool ({key})")
+        }
     }
+}
+
+fn doing(subject: &Subject) -> String {
+    let path = subject.diagnostic.as_ref();
+    path.map_or_else(String::new, |path| format!("; what it was doing: {}", path.display()))
 }
 
 fn error(text: String) -> Judgement {

@@ -1,7 +1,7 @@
 //! One row per kind of end: the right status, reason, cause and text.
 
 use super::*;
-use delegate_protocol::ToolCall;
+use delegate_protocol::{Beat, Note, Tokens, ToolCall};
 
 fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -17,6 +17,7 @@ fn subject() -> Subject {
         start_limit: at(60),
         logs: None,
         start_failure: None,
+        diagnostic: None,
     }
 }
 
@@ -283,4 +284,78 @@ fn output_that_is_not_in_the_logs_leaves_a_note() {
     let said = Said { lost: 4096, ..finish(Verdict::Completed, "42") };
     let outcome = outcome(subject(), &facts(), said);
     assert!(outcome.notes[0].starts_with("4096 bytes of its output"), "{:?}", outcome.notes);
+}
+
+/// C7, C10, C11: each limit is named with its key, and all fields are null where none ended it.
+#[test]
+fn c07_c11_a_timeout_names_the_limit_that_ended_it_and_others_name_none() {
+    use crate::monitor::Expired;
+    let limits = [
+        (
+            Limit::Inactivity,
+            90,
+            CancelReason::Timeout,
+            "no progress for 90 s (child_inactivity_seconds)",
+        ),
+        (Limit::StaleIdle, 450, CancelReason::Stale, "no progress for 450 s (stale_idle_seconds)"),
+        (
+            Limit::StaleInTool,
+            1200,
+            CancelReason::Stale,
+            "no progress for 1200 s inside a tool (stale_in_tool_seconds)",
+        ),
+        (Limit::Run, 75, CancelReason::Timeout, "its limit of 75 s ran out (batch.yaml:14)"),
+    ];
+    for (limit, after, cancel, text) in limits {
+        let facts = Facts {
+            cancel: Some(cancel),
+            timed_out_at: Some(at(4)),
+            expired: Some(Expired { limit, after: at(after) }),
+            quiet_for: Some(at(3)),
+            ..facts()
+        };
+        let diagnostic = Some(PathBuf::from("/logs/timeout-diagnostic.txt"));
+        let timed_out = outcome(Subject { diagnostic, ..subject() }, &facts, silence());
+        assert_eq!(
+            (timed_out.status, timed_out.exit_reason),
+            (Status::Timeout, ExitReason::Timeout)
+        );
+        let error = timed_out.error.as_deref().unwrap();
+        assert!(error.contains(text) && error.ends_with("/logs/timeout-diagnostic.txt"), "{error}");
+        assert_eq!(timed_out.timeout_seconds, Some(at(after).as_secs_f64()));
+        assert_eq!(
+            (timed_out.timed_out_after_seconds, timed_out.last_event_age),
+            (Some(2.0), Some(3.0))
+        );
+        assert_eq!(timed_out.timeout_phase.as_deref(), Some("before_first_llm_call"));
+        assert!(timed_out.diagnostic_path.is_some());
+    }
+    let plain = outcome(subject(), &facts(), silence());
+    assert_eq!((plain.status, plain.timeout_seconds), (Status::Error, None));
+    assert_eq!((plain.timed_out_after_seconds, plain.timeout_phase), (None, None));
+    assert_eq!((plain.last_event_age, plain.diagnostic_path), (None, None));
+}
+
+/// RB-68: a child that is killed at its limit has told what it did.
+#[test]
+fn rb_68_a_child_without_a_last_frame_keeps_calls_cost_files_and_text() {
+    let mut said = silence();
+    let tokens = Tokens { input: 5, output: 6 };
+    let call = Note::Call { tokens, reasoning_tokens: 2, cost_usd: Some(0.25) };
+    said.spent.note(call, None);
+    said.spent.note(Note::File { path: "out.txt".to_owned(), written: true }, None);
+    said.spent.beat(&Beat { api_calls: 1, ..Beat::default() });
+    let facts = Facts {
+        cancel: Some(CancelReason::Timeout),
+        timed_out_at: Some(at(4)),
+        exit: Some(ExitStatus::Signal { signal: 9, core_dumped: false }),
+        ..facts()
+    };
+    let outcome = outcome(subject(), &facts, said);
+    assert_eq!((outcome.status, outcome.api_calls), (Status::Timeout, 1));
+    assert_eq!((outcome.tokens, outcome.reasoning_tokens), (tokens, 2));
+    assert_eq!((outcome.cost_usd, outcome.summary.as_deref()), (Some(0.25), Some("so far")));
+    assert_eq!(outcome.files_written, ["out.txt"]);
+    let end = complete(&outcome);
+    assert_eq!((end.files_written, end.preview.as_str()), (vec!["out.txt".to_owned()], "so far"));
 }

@@ -17,10 +17,10 @@ use crate::plan::{
     self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
-use crate::run::Run;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
+use crate::run::{Listener, ManualClock, Run};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -51,6 +51,7 @@ struct Inner {
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
+    clock: Option<ManualClock>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -59,6 +60,7 @@ type Started = (BatchLoop, oneshot::Sender<Report>);
 #[derive(Debug, Default)]
 #[must_use = "nothing is opened before build"]
 pub struct Builder {
+    clock: Option<ManualClock>,
     isolation: Option<Isolation>,
     settings: Settings,
     state_dir: Option<PathBuf>,
@@ -91,6 +93,12 @@ impl Builder {
     /// Worker processes have the agents of their program.
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = Some(registry);
+        self
+    }
+
+    /// A clock of your own for the limits of every batch, for tests of them.
+    pub fn clock(mut self, clock: ManualClock) -> Self {
+        self.clock = Some(clock);
         self
     }
 
@@ -130,6 +138,7 @@ impl Builder {
             store,
             batches,
             pid: std::process::id(),
+            clock: self.clock,
         };
         Ok(Delegator { inner: Arc::new(inner) })
     }
@@ -204,7 +213,15 @@ impl Delegator {
     }
 
     fn given(&self, tasks: Vec<Task>, call: Option<(Value, String)>) -> Batch {
-        Batch { delegator: self.clone(), tasks, call, parent: None, plan: None, title: None }
+        Batch {
+            listener: None,
+            delegator: self.clone(),
+            tasks,
+            call,
+            parent: None,
+            plan: None,
+            title: None,
+        }
     }
 
     /// Runs and results of this and earlier processes.
@@ -221,9 +238,9 @@ impl Delegator {
 }
 
 /// A batch to be started.
-#[derive(Debug)]
 #[must_use = "nothing runs before start"]
 pub struct Batch {
+    listener: Option<Arc<dyn Listener>>,
     delegator: Delegator,
     /// Empty once they are planned.
     tasks: Vec<Task>,
@@ -235,10 +252,22 @@ pub struct Batch {
     title: Option<String>,
 }
 
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("title", &self.title).finish_non_exhaustive()
+    }
+}
+
 impl Batch {
     /// What lists show for it. Default: the first goal.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
+        self
+    }
+
+    /// Who is called when a child starts, has stopped, or is still there.
+    pub fn listener(mut self, listener: impl Listener + 'static) -> Self {
+        self.listener = Some(Arc::new(listener));
         self
     }
 
@@ -291,7 +320,7 @@ impl Batch {
     pub fn start_blocking(mut self) -> Result<Run, StartError> {
         let plan = self.made()?;
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
-        self.delegator.start(plan, title.unwrap_or_default())
+        self.delegator.start(plan, title.unwrap_or_default(), self.listener)
     }
 
     /// Starts it and waits for the end.
@@ -346,7 +375,12 @@ impl Delegator {
         })
     }
 
-    fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
+    fn start(
+        &self,
+        plan: Plan,
+        title: String,
+        listener: Option<Arc<dyn Listener>>,
+    ) -> Result<Run, StartError> {
         self.check_process()?;
         let inner = &self.inner;
         let places = plan.settings.max_concurrent_children as usize;
@@ -373,6 +407,8 @@ impl Delegator {
             store: inner.store.clone(),
             delivery: Arc::clone(&delivery),
             control: Arc::clone(&control),
+            listener,
+            clock: inner.clock.clone(),
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
@@ -444,7 +480,10 @@ mod tests {
         let foreign = |error| matches!(error, Some(StartError::ForeignProcess { .. }));
         assert!(foreign(delegator.batch(task()).plan().err()));
         assert!(foreign(delegator.batch(task()).start_blocking().err()));
-        assert!(foreign(delegator.start(plan, String::new()).err()), "planned before the fork");
+        assert!(
+            foreign(delegator.start(plan, String::new(), None).err()),
+            "planned before the fork"
+        );
         assert_eq!(delegator.store().runs(1).unwrap(), []);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::SubagentId;
-use crate::outcome::{ExitReason, Status, Tokens};
+use crate::outcome::{ExitReason, Status, Tokens, ToolEnd, ToolOutput};
 use crate::value::Value;
 
 /// Whether an event may be merged under pressure.
@@ -50,6 +50,38 @@ pub enum ChildEvent {
         /// Earlier progress events that this one stands for besides itself.
         merged: u64,
     },
+    /// A fact for the parent that no consumer is shown.
+    Note(Note),
+}
+
+/// What a parent wants to know at once, so that a child that is killed has told it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Note {
+    /// The current tool ended.
+    ToolDone(ToolEnd),
+    /// A model was called.
+    Call {
+        /// Tokens of this call.
+        tokens: Tokens,
+        /// Tokens of it that were spent on reasoning.
+        reasoning_tokens: u64,
+        /// Money of this call in US dollars, if known.
+        cost_usd: Option<f64>,
+    },
+    /// A file was read or written.
+    File {
+        /// Its path, as the agent names it.
+        path: String,
+        /// Written, not only read.
+        written: bool,
+    },
+    /// Whether silence means anything from now on. An agent that runs somebody else's program cannot
+    /// tell whether it gets on.
+    Channel {
+        /// It does.
+        reports: bool,
+    },
 }
 
 impl ChildEvent {
@@ -57,19 +89,33 @@ impl ChildEvent {
     #[must_use]
     pub const fn class(&self) -> Class {
         match self {
-            Self::Tool { .. } => Class::Lifecycle,
+            Self::Tool { .. } | Self::Note(_) => Class::Lifecycle,
             Self::Text { .. } | Self::Thinking { .. } | Self::Progress { .. } => Class::Progress,
         }
     }
 
-    /// The event as a consumer sees it, with the child's identity.
+    /// The event as a consumer sees it, with the child's identity; `None` for a note.
     #[must_use]
-    pub fn of(self, child: SubagentId) -> Event {
-        match self {
+    pub fn of(self, child: SubagentId) -> Option<Event> {
+        Some(match self {
             Self::Text { text } => Event::Text { child, text },
             Self::Thinking { text } => Event::Thinking { child, text },
             Self::Tool { name, preview, args } => Event::Tool { child, name, preview, args },
             Self::Progress { summary, merged } => Event::Progress { child, summary, merged },
+            Self::Note(_) => return None,
+        })
+    }
+
+    /// Whether it shows that the work gets on. Blank text does not, however much of it comes; nor does
+    /// a word about the channel.
+    #[must_use]
+    pub fn is_content(&self) -> bool {
+        match self {
+            Self::Text { text }
+            | Self::Thinking { text }
+            | Self::Progress { summary: text, .. } => !text.trim().is_empty(),
+            Self::Tool { .. } => true,
+            Self::Note(note) => !matches!(note, Note::Channel { .. }),
         }
     }
 }
@@ -77,7 +123,8 @@ impl ChildEvent {
 /// An event as a consumer sees it.
 ///
 /// Order for one child: `SpawnRequested`, (waiting in line), `Start`, then `Thinking`, `Tool`,
-/// `Progress` and `Text` as they come, then exactly one `Complete`. Children interleave.
+/// `Progress`, `Text` and `Warning` as they come, then exactly one `Complete`. Children interleave.
+/// After every fifth tool, and before `Complete` for the rest, comes one `Progress` with their names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event")]
 pub enum Event {
@@ -137,6 +184,16 @@ pub enum Event {
         /// The delta.
         text: String,
     },
+    /// The child makes no progress; said by the parent, once until it does again.
+    #[serde(rename = "subagent.warning")]
+    Warning {
+        /// Which child.
+        child: SubagentId,
+        /// Which limit is near, or was passed.
+        about: Limit,
+        /// One line.
+        text: String,
+    },
     /// The child has its outcome. Exactly one per child, on every path.
     #[serde(rename = "subagent.complete")]
     Complete {
@@ -147,6 +204,33 @@ pub enum Event {
     },
 }
 
+/// A limit of time of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Wall clock from its own start.
+    Run,
+    /// Window without progress.
+    Inactivity,
+    /// No progress while no tool runs.
+    StaleIdle,
+    /// No progress inside one tool.
+    StaleInTool,
+}
+
+impl Limit {
+    /// The setting that holds it.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Run => "child_timeout_seconds",
+            Self::Inactivity => "child_inactivity_seconds",
+            Self::StaleIdle => "stale_idle_seconds",
+            Self::StaleInTool => "stale_in_tool_seconds",
+        }
+    }
+}
+
 /// What `subagent.complete` carries: the outcome in short. The whole outcome is in the report.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Complete {
@@ -154,6 +238,9 @@ pub struct Complete {
     pub status: Status,
     /// Why it ended.
     pub exit_reason: ExitReason,
+    /// The first 160 characters of the summary, else of the error, on one line.
+    #[serde(default)]
+    pub preview: String,
     /// From the child's own start, in seconds.
     pub duration_seconds: f64,
     /// The first 500 characters of the summary.
@@ -164,12 +251,39 @@ pub struct Complete {
     pub api_calls: u64,
     /// Tokens.
     pub tokens: Tokens,
+    /// Tokens of reasoning among them.
+    #[serde(default)]
+    pub reasoning_tokens: u64,
     /// Money, if known.
     pub cost_usd: Option<f64>,
+    /// Files that it read: the first [`COMPLETE_PATHS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_read: Vec<String>,
+    /// Files that it wrote: the first [`COMPLETE_PATHS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_written: Vec<String>,
+    /// How its last tools ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_tail: Vec<ToolOutput>,
 }
+
+/// Characters of the preview that `subagent.complete` carries.
+pub const COMPLETE_PREVIEW_CHARS: usize = 160;
+
+/// Paths of each kind that `subagent.complete` carries.
+pub const COMPLETE_PATHS: usize = 40;
 
 /// Characters of the summary that `subagent.complete` carries.
 pub const COMPLETE_SUMMARY_CHARS: usize = 500;
+
+impl Complete {
+    fn weight(&self) -> usize {
+        let texts = [&self.summary, &self.error].into_iter().flatten().map(String::len);
+        let paths = self.files_read.iter().chain(&self.files_written).map(String::len);
+        let tail = self.output_tail.iter().map(|end| end.tool.len() + end.preview.len());
+        self.preview.len() + texts.chain(paths).chain(tail).sum::<usize>()
+    }
+}
 
 impl Event {
     /// The child that it is about.
@@ -182,6 +296,7 @@ impl Event {
             | Self::Tool { child, .. }
             | Self::Progress { child, .. }
             | Self::Text { child, .. }
+            | Self::Warning { child, .. }
             | Self::Complete { child, .. } => *child,
         }
     }
@@ -193,9 +308,10 @@ impl Event {
         let inside = match self {
             Self::SpawnRequested { goal, .. } | Self::Start { goal, .. } => goal.len(),
             Self::Thinking { text, .. } | Self::Text { text, .. } => text.len(),
+            Self::Warning { text, .. } => text.len(),
             Self::Tool { name, preview, args, .. } => name.len() + length(preview) + args.weight(),
             Self::Progress { summary, .. } => summary.len(),
-            Self::Complete { end, .. } => length(&end.summary) + length(&end.error),
+            Self::Complete { end, .. } => end.weight(),
         };
         size_of::<Self>() + inside
     }
@@ -210,6 +326,7 @@ impl Event {
             Self::Tool { .. } => "subagent.tool",
             Self::Progress { .. } => "subagent.progress",
             Self::Text { .. } => "subagent.text",
+            Self::Warning { .. } => "subagent.warning",
             Self::Complete { .. } => "subagent.complete",
         }
     }
@@ -221,6 +338,7 @@ impl Event {
             Self::SpawnRequested { .. }
             | Self::Start { .. }
             | Self::Tool { .. }
+            | Self::Warning { .. }
             | Self::Complete { .. } => Class::Lifecycle,
             Self::Thinking { .. } | Self::Progress { .. } | Self::Text { .. } => Class::Progress,
         }
@@ -243,10 +361,13 @@ mod tests {
         let events = [
             Event::SpawnRequested { child, goal: String::new() },
             Event::Start { child, goal: String::new(), pid: None },
-            ChildEvent::Thinking { text: String::new() }.of(child),
-            ChildEvent::Tool { name: String::new(), preview: None, args: Value::Null }.of(child),
-            ChildEvent::Progress { summary: String::new(), merged: 0 }.of(child),
-            ChildEvent::Text { text: String::new() }.of(child),
+            ChildEvent::Thinking { text: String::new() }.of(child).unwrap(),
+            ChildEvent::Tool { name: String::new(), preview: None, args: Value::Null }
+                .of(child)
+                .unwrap(),
+            ChildEvent::Progress { summary: String::new(), merged: 0 }.of(child).unwrap(),
+            ChildEvent::Text { text: String::new() }.of(child).unwrap(),
+            Event::Warning { child, about: Limit::Inactivity, text: String::new() },
         ];
         for event in events {
             let json = serde_json::to_value(&event).unwrap();

@@ -12,12 +12,15 @@
 //! | [`spec`], [`routing`] | what a child is asked to do, and with which model, endpoint and key |
 //! | [`event`] | what a child says while it works, and what a consumer sees of it |
 //! | [`outcome`] | how a child ended |
+//! | [`envelope`] | who an event is about |
+//! | [`spelling`] | what agent loops call the same things |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
 //! | [`version`] | the handshake |
 
 pub mod codec;
+pub mod envelope;
 pub mod event;
 pub mod frame;
 pub mod id;
@@ -25,10 +28,11 @@ pub mod message;
 pub mod outcome;
 pub mod routing;
 pub mod spec;
+pub mod spelling;
 pub mod value;
 pub mod version;
 
-pub use event::{ChildEvent, Class, Event};
+pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};
 pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage};

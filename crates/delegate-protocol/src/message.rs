@@ -53,6 +53,14 @@ pub enum ParentMessage {
     Begin(Box<TaskSpec>),
     /// Ask the agent to unwind. Said at most once per child; honoured before `Begin` too.
     Interrupt,
+    /// A word to the agent that interrupts nothing: it reads it when it likes.
+    Notice {
+        /// One line.
+        text: String,
+    },
+    /// Tell what you are doing ([`ChildMessage::Dump`]). Answered by the thread that writes the line,
+    /// whatever the agent does. Ignored before `Begin`.
+    Dump,
 }
 
 /// What a child says.
@@ -65,6 +73,11 @@ pub enum ChildMessage {
     /// Still here. Sent each heartbeat interval by a thread of its own, so it proves a living
     /// process and not progress; the numbers in it prove progress.
     Beat(Beat),
+    /// What the child is doing, for people; at most [`DUMP_BYTES`].
+    Dump {
+        /// Lines.
+        text: String,
+    },
     /// A part of a result, in order, before [`Finish`].
     ResultPart(Bytes),
     /// The last frame.
@@ -95,7 +108,14 @@ pub struct Beat {
     pub current_tool: Option<String>,
     /// Milliseconds since the last content (text, tool, progress) when the beat was sent.
     pub quiet_ms: u64,
+    /// Counts the signs of progress that no event tells: an agent's word that it gets on, and what is not
+    /// relayed. A worker that does not count leaves it at 0.
+    #[serde(default)]
+    pub activity: u64,
 }
+
+/// Bytes of a [`ChildMessage::Dump`].
+pub const DUMP_BYTES: usize = 64 * 1024;
 
 /// How a child ended in its own words. The parent checks it against the wait status.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

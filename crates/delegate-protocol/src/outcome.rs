@@ -19,6 +19,18 @@ pub const ERROR_BYTES: usize = 64 * 1024;
 /// Bytes of a short word of a child's own: a tool, a model, a classified cause.
 pub const NAME_BYTES: usize = 256;
 
+/// Bytes of the head of a tool's result.
+pub const PREVIEW_BYTES: usize = 4 * 600;
+
+/// Ends of tools that an entry keeps.
+pub const OUTPUT_TAIL: usize = 8;
+
+/// Paths of each kind that an entry keeps.
+pub const MAX_PATHS: usize = 4096;
+
+/// Bytes of one path.
+pub const PATH_BYTES: usize = 4096;
+
 /// Status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -151,6 +163,34 @@ pub struct ToolCall {
     pub status: String,
 }
 
+/// How a tool ended, as a child tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ToolEnd {
+    /// Size of its result, in bytes.
+    pub result_bytes: u64,
+    /// It went well.
+    pub ok: bool,
+    /// The head of its result; at most [`PREVIEW_BYTES`].
+    pub preview: Option<String>,
+}
+
+/// How one tool ended, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolOutput {
+    /// Name of the tool.
+    pub tool: String,
+    /// The first 600 characters of what it gave.
+    pub preview: String,
+    /// It failed.
+    pub is_error: bool,
+}
+
+/// For serde.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// The entry of one task.
 ///
 /// Plain data on purpose: every place that builds one names every field.
@@ -194,6 +234,21 @@ pub struct Outcome {
     pub timeout_phase: Option<String>,
     /// Seconds of silence before the limit.
     pub last_event_age: Option<f64>,
+    /// What the child was doing when a limit ended it before its first model call: a text file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnostic_path: Option<PathBuf>,
+    /// Tokens of reasoning among [`Outcome::tokens`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reasoning_tokens: u64,
+    /// Files that it read, in the order of their first mention.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_read: Vec<String>,
+    /// Files that it wrote, in the order of their first mention.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_written: Vec<String>,
+    /// How its last [`OUTPUT_TAIL`] tools ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_tail: Vec<ToolOutput>,
     /// What happened to the process or thread.
     pub cause: Option<Cause>,
     /// The last [`STDERR_TAIL`] bytes of stderr, for a crash.

@@ -10,7 +10,8 @@ use crate::message::Hello;
 /// | version | change |
 /// |---|---|
 /// | 1 | first |
-pub const PROTOCOL_VERSION: u32 = 1;
+/// | 2 | notes of a child; notices and dumps; beats count activity |
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// A child that speaks another version than its parent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

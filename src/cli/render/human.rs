@@ -42,6 +42,7 @@ pub(crate) fn plain_line(event: &Event, model: &Model, style: Style) -> Option<S
             let time = took(from_seconds(end.duration_seconds));
             format!("{sign} {name} {} in {time}{said}", end.status.word())
         }
+        Event::Warning { text, .. } => format!("{} {name}: {}", style.running(), shown(text)),
         Event::SpawnRequested { .. }
         | Event::Thinking { .. }
         | Event::Tool { .. }
@@ -256,12 +257,17 @@ pub(crate) mod tests {
         let end = Complete {
             status,
             exit_reason: ExitReason::Completed,
+            preview: String::new(),
             duration_seconds: seconds,
             summary,
             error,
             api_calls: 0,
             tokens: Tokens::default(),
+            reasoning_tokens: 0,
             cost_usd: None,
+            files_read: Vec::new(),
+            files_written: Vec::new(),
+            output_tail: Vec::new(),
         };
         Event::Complete { child: SubagentId::new(task, 1), end }
     }
@@ -285,6 +291,11 @@ pub(crate) mod tests {
             timed_out_after_seconds: None,
             timeout_phase: None,
             last_event_age: None,
+            diagnostic_path: None,
+            reasoning_tokens: 0,
+            files_read: Vec::new(),
+            files_written: Vec::new(),
+            output_tail: Vec::new(),
             cause: None,
             stderr_tail: None,
             notes: Vec::new(),

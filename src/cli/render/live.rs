@@ -117,7 +117,9 @@ impl Model {
                 }
                 None => note.set(name),
             }),
-            Event::Thinking { text, .. } => self.note(task, |note| note.set(text)),
+            Event::Thinking { text, .. } | Event::Warning { text, .. } => {
+                self.note(task, |note| note.set(text));
+            }
             Event::Progress { summary, .. } => self.note(task, |note| note.set(summary)),
             Event::Text { text, .. } => self.note(task, |note| note.push(text)),
             Event::Complete { end, .. } => {
@@ -299,7 +301,7 @@ mod tests {
     }
 
     fn says(task: u32, text: &str) -> Event {
-        ChildEvent::Text { text: text.into() }.of(child(task))
+        ChildEvent::Text { text: text.into() }.of(child(task)).unwrap()
     }
 
     fn model(events: &[Event]) -> Model {
@@ -322,7 +324,8 @@ mod tests {
                 preview: Some("212 matches so far".into()),
                 args: Value::Null,
             }
-            .of(child(0)),
+            .of(child(0))
+            .unwrap(),
             complete(1, Status::Completed, 0.32, "481 lines"),
         ]
     }

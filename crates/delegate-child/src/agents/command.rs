@@ -84,6 +84,8 @@ impl Agent for Command {
 
     fn run(&mut self, params: CommandParams, session: &mut Session) -> Result<LongText, Failure> {
         session.checkpoint()?;
+        // Whether a program that prints nothing gets on, nobody can tell.
+        session.reports(false);
         let running = Running::start(params, session)?;
         let exit = running.follow(session)?;
         session.allow_empty_answer();

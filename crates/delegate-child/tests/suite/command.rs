@@ -38,7 +38,10 @@ fn rest(parent: &mut Parent) -> (Vec<String>, Finish, Vec<u8>) {
                 let answer = finish.answer.clone().map_or(parts, String::into_bytes);
                 return (texts, *finish, answer);
             }
-            ChildMessage::Hello(_) | ChildMessage::Beat(_) | ChildMessage::Event(_) => {}
+            ChildMessage::Hello(_)
+            | ChildMessage::Beat(_)
+            | ChildMessage::Event(_)
+            | ChildMessage::Dump { .. } => {}
         }
     }
 }
@@ -138,7 +141,10 @@ fn half_a_gibibyte_arrives_whole_and_is_not_held_in_memory() {
                 assert_eq!(finish.verdict, Verdict::Completed, "{:?}", finish.error);
                 break;
             }
-            ChildMessage::Hello(_) | ChildMessage::Beat(_) | ChildMessage::Event(_) => {}
+            ChildMessage::Hello(_)
+            | ChildMessage::Beat(_)
+            | ChildMessage::Event(_)
+            | ChildMessage::Dump { .. } => {}
         }
     }
     assert_eq!(received, bytes - 1);

@@ -62,6 +62,7 @@ fn rest(parent: &mut Parent) -> Heard {
                 events.push(event);
             }
             ChildMessage::Beat(_) => beats += 1,
+            ChildMessage::Dump { .. } => {}
             ChildMessage::ResultPart(part) => {
                 assert!(part.0.len() <= PART);
                 parts.extend(part.0);
@@ -108,6 +109,7 @@ over_both_lines! {
             ChildEvent::Text { text } | ChildEvent::Thinking { text } => text.as_str(),
             ChildEvent::Tool { name, .. } => name,
             ChildEvent::Progress { summary, .. } => summary,
+            ChildEvent::Note(_) => "",
         }).collect();
         assert_eq!(kinds.concat(), "think;grep;text and more;half;sed;end;");
         assert_eq!((heard.finish.verdict, heard.answer.as_str()), (Verdict::Completed, "done"));
@@ -176,7 +178,10 @@ over_both_lines! {
         assert_eq!(heard.finish.verdict, Verdict::Interrupted);
         let numbers: Vec<_> = heard.events.iter().filter_map(|event| match event {
             ChildEvent::Tool { name, .. } => Some(name.parse::<usize>().unwrap()),
-            ChildEvent::Text { .. } | ChildEvent::Thinking { .. } | ChildEvent::Progress { .. } => None,
+            ChildEvent::Text { .. }
+            | ChildEvent::Thinking { .. }
+            | ChildEvent::Progress { .. }
+            | ChildEvent::Note(_) => None,
         }).collect();
         let first = numbers[0];
         assert!(numbers.iter().enumerate().all(|(index, number)| *number == first + index));
@@ -306,6 +311,25 @@ over_both_lines! {
         assert_eq!(beats.iter().map(|beat| beat.sequence).collect::<Vec<_>>(), [1, 2, 3]);
         assert!(beats.iter().all(|beat| beat.current_tool.as_deref() == Some("multiply")));
         assert!(beats[2].quiet_ms >= 40, "{beats:?}");
+        parent.send(&ParentMessage::Interrupt);
+        let heard = rest(&mut parent);
+        assert_eq!(heard.finish.verdict, Verdict::Interrupted);
+        parent.served().unwrap();
+    }
+
+    fn a_dump_and_a_notice_come_while_the_agent_computes(line: Line) {
+        let mut parent = begin(line, spec("compute", ()));
+        parent.send(&ParentMessage::Notice { text: "soon".to_owned() });
+        parent.send(&ParentMessage::Dump);
+        let dump = loop {
+            if let ChildMessage::Dump { text } = parent.next().expect("the child left") {
+                break text;
+            }
+        };
+        assert!(dump.contains("current tool: multiply") || dump.contains("current tool: none"), "{dump}");
+        assert!(dump.contains("asked to stop: no"), "{dump}");
+        // The agent's thread has not begun, or it is told.
+        assert!(dump.contains("state: ") || dump.contains("nothing yet"), "{dump}");
         parent.send(&ParentMessage::Interrupt);
         let heard = rest(&mut parent);
         assert_eq!(heard.finish.verdict, Verdict::Interrupted);

@@ -12,7 +12,7 @@ use delegate_child::worker::{UNWIND, WORKER_ROLE};
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::message::Verdict;
 use delegate_protocol::spec::sample;
-use delegate_protocol::{ChildMessage, ParentEnd, ParentMessage};
+use delegate_protocol::{ChildEvent, ChildMessage, ParentEnd, ParentMessage};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -93,6 +93,8 @@ fn a_command_needs_a_supervisor_and_says_so() {
     task.params =
         delegate_protocol::Value::from_typed(&serde_json::json!({"argv": ["true"]})).unwrap();
     send(&mut line, &ParentMessage::Begin(Box::new(task)));
+    let quiet = next(&mut line, &mut decoder);
+    assert!(matches!(quiet, Some(ChildMessage::Event(ChildEvent::Note(_)))), "{quiet:?}");
     let Some(ChildMessage::Finish(finish)) = next(&mut line, &mut decoder) else {
         panic!("no finish");
     };

@@ -15,6 +15,10 @@ pub(crate) enum Id {
     MaxConcurrentChildren,
     MaxBatchSize,
     ChildTimeout,
+    ChildInactivity,
+    StaleIdle,
+    StaleInTool,
+    OnStale,
     InterruptGrace,
     TerminateGrace,
     StartTimeout,
@@ -47,6 +51,8 @@ pub(crate) enum Type {
     Count { min: u64, max: u64, optional: bool },
     /// Seconds; the twin key takes a duration text.
     Seconds { min: Duration, optional: bool },
+    /// `warn`, `interrupt` or `kill`.
+    OnStale,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -132,15 +138,11 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 
 /// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
 /// must not look as if it were.
-pub(crate) const LATER: [&str; 9] = [
+pub(crate) const LATER: [&str; 5] = [
     "background_overflow",
-    "child_inactivity_seconds",
     "credential_pool_strategies",
     "independent_completions",
     "max_summary_chars",
-    "on_stale",
-    "stale_idle_seconds",
-    "stale_in_tool_seconds",
     "worktree_isolation",
 ];
 
@@ -168,7 +170,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 24] = [
+pub(crate) const KEYS: [KeyInfo; 28] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -213,6 +215,42 @@ pub(crate) const KEYS: [KeyInfo; 24] = [
         also: Some("DELEGATION_CHILD_TIMEOUT_SECONDS"),
         sensitive: false,
         about: "Wall clock of one child, from its own start. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::ChildInactivity,
+        name: "child_inactivity_seconds",
+        kind: seconds(SECOND, true),
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Longest time of one child without progress; any progress starts it again, one warning comes at 80 %. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::StaleIdle,
+        name: "stale_idle_seconds",
+        kind: seconds(SECOND, false),
+        default: "450",
+        also: None,
+        sensitive: false,
+        about: "Time without progress after which a child is stale that runs no tool.",
+    },
+    KeyInfo {
+        id: Id::StaleInTool,
+        name: "stale_in_tool_seconds",
+        kind: seconds(SECOND, false),
+        default: "1200",
+        also: None,
+        sensitive: false,
+        about: "The same for a child that runs a tool.",
+    },
+    KeyInfo {
+        id: Id::OnStale,
+        name: "on_stale",
+        kind: Type::OnStale,
+        default: "interrupt",
+        also: None,
+        sensitive: false,
+        about: "What happens to a stale child: warn, interrupt (it may unwind, its status is timeout), or kill.",
     },
     KeyInfo {
         id: Id::InterruptGrace,
@@ -402,6 +440,7 @@ impl fmt::Display for Type {
                 let max = duration::LONGEST.as_secs();
                 write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
             }
+            Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

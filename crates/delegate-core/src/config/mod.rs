@@ -56,6 +56,30 @@ pub enum ProcessIsolation {
     Auto,
 }
 
+/// `delegation.on_stale`: what happens to a child that is stale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnStale {
+    /// A warning, and no more signs of life to the parent until it makes progress again.
+    Warn,
+    /// It is interrupted, and ended after the grace times.
+    #[default]
+    Interrupt,
+    /// It is ended at once.
+    Kill,
+}
+
+impl OnStale {
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Interrupt => "interrupt",
+            Self::Kill => "kill",
+        }
+    }
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +96,14 @@ pub struct Settings {
     pub max_batch_size: Option<u32>,
     /// Wall clock of one child from its own start.
     pub child_timeout: Option<Duration>,
+    /// Longest time without progress; any progress starts it again.
+    pub child_inactivity: Option<Duration>,
+    /// Time without progress after which a child is stale that runs no tool.
+    pub stale_idle: Duration,
+    /// The same for one that runs a tool.
+    pub stale_in_tool: Duration,
+    /// What happens to a stale child.
+    pub on_stale: OnStale,
     /// From the interrupt until TERM.
     pub interrupt_grace: Duration,
     /// From TERM until KILL.
@@ -121,6 +153,10 @@ impl Default for Settings {
             max_concurrent_children: 10,
             max_batch_size: None,
             child_timeout: None,
+            child_inactivity: None,
+            stale_idle: Duration::from_secs(450),
+            stale_in_tool: Duration::from_secs(1200),
+            on_stale: OnStale::Interrupt,
             interrupt_grace: Duration::from_secs(10),
             terminate_grace: Duration::from_secs(3),
             start_timeout: Duration::from_secs(60),

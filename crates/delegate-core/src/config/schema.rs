@@ -89,6 +89,7 @@ fn of(key: &KeyInfo) -> Value {
     match key.kind {
         Type::Isolation => json!({ "enum": [true, false, "auto", null] }),
         Type::Flag => json!({ "type": "boolean" }),
+        Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),
@@ -211,7 +212,7 @@ mod tests {
             "fallback_providers: [{provider: a, model: b, modle: c}]",
             "fallback_providers: [{provider: a, model: b, base_url: x}]",
             "max_summary_chars: 5",
-            "on_stale: warn",
+            "on_stale: sometimes",
         ] {
             let text = if below.starts_with('{') {
                 format!("delegation: {below}\n")

@@ -7,7 +7,7 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{ProcessIsolation, did_you_mean, duration};
+use super::{OnStale, ProcessIsolation, did_you_mean, duration};
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,7 @@ pub(crate) enum Typed {
     Flag(bool),
     Count(u64),
     Time(Duration),
+    OnStale(OnStale),
     Command(Vec<String>),
     Text(String),
     Secret(ApiKey),
@@ -49,6 +50,7 @@ pub(crate) fn check(
         (Type::Count { min, max, .. }, Kind::Scalar(value)) => question.count(value, min, max),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
+        (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
             question.trimmed(text)
@@ -72,7 +74,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Overrides
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag => false,
+        Type::Flag | Type::OnStale => false,
     }
 }
 
@@ -125,6 +127,18 @@ impl Question<'_> {
                 Err(self.wrong("unknown_word", &self.wanted(), hint))
             }
             _ => Err(self.wrong_type(None)),
+        }
+    }
+
+    fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "warn" => Ok(Typed::OnStale(OnStale::Warn)),
+            "interrupt" => Ok(Typed::OnStale(OnStale::Interrupt)),
+            "kill" => Ok(Typed::OnStale(OnStale::Kill)),
+            word => {
+                let hint = did_you_mean(word, ["warn", "interrupt", "kill"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
         }
     }
 
@@ -354,6 +368,10 @@ impl Typed {
         if let Self::Time(time) = self { Some(*time) } else { None }
     }
 
+    pub(crate) const fn on_stale(&self) -> Option<OnStale> {
+        if let Self::OnStale(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) fn command(&self) -> Option<Vec<String>> {
         if let Self::Command(words) = self { Some(words.clone()) } else { None }
     }
@@ -388,6 +406,7 @@ impl Typed {
             | Self::Flag(_)
             | Self::Count(_)
             | Self::Time(_)
+            | Self::OnStale(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)

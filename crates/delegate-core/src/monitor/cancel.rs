@@ -6,7 +6,9 @@
 pub enum CancelReason {
     /// Somebody asked it to unwind.
     Interrupt,
-    /// Its wall clock ran out.
+    /// It made no progress for longer than its agent may.
+    Stale,
+    /// Its wall clock, or its window without progress, ran out.
     Timeout,
     /// Somebody wants it dead now.
     Kill,
@@ -22,12 +24,12 @@ impl CancelReason {
 
 #[cfg(test)]
 mod tests {
-    use super::CancelReason::{Interrupt, Kill, Timeout};
+    use super::CancelReason::{Interrupt, Kill, Stale, Timeout};
     use super::*;
 
     #[test]
     fn a_weaker_reason_never_replaces_a_stronger_one() {
-        let all = [Interrupt, Timeout, Kill];
+        let all = [Interrupt, Stale, Timeout, Kill];
         for (rank, held) in all.into_iter().enumerate() {
             for (other, coming) in all.into_iter().enumerate() {
                 let kept = CancelReason::strongest(Some(held), coming);

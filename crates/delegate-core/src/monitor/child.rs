@@ -1,17 +1,23 @@
 //! One child's life as a pure machine: what is known of it, and what each new fact asks for.
 //!
-//! `Planned → Launching → Greeting → Running ⇄ Interrupting → Terminating → Draining → Settling →
-//! Ended`. [`crate::monitor`] holds one of these per launched task; [`crate::collect`] turns the
+//! `Launching → Greeting → Running → Diagnosing → Interrupting → Terminating → Draining → Settling →
+//! Ended`; a limit that ends a child before its first model call lets it be looked at first.
+//! [`crate::monitor`] holds one of these per launched task; [`crate::collect`] turns the
 //! [`Facts`] of a settled one into its outcome. No clock is read here: `now` is the time since the
 //! batch began.
 
 use std::time::Duration;
 
-use delegate_protocol::Isolation;
 use delegate_protocol::message::Verdict;
+use delegate_protocol::{Isolation, Limit};
 use ownership::{Emptied, ExitStatus};
 
+use crate::config::OnStale;
 use crate::monitor::cancel::CancelReason;
+use crate::monitor::deadline::Deadline;
+use crate::monitor::liveness::{Due, Expired, Watch};
+
+pub use crate::monitor::facts::{Facts, Hold, Input, Limits, Order, Phase};
 
 /// How long a child may stay after its `Finish`, or after it closed its line without one, before it is
 /// ended. The reference waits 5 s too.
@@ -25,142 +31,9 @@ pub const VERIFY_LIMIT: Duration = Duration::from_secs(15);
 /// is abandoned.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limits of a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// From launch to the first frame.
-    pub start: Duration,
-    /// Wall clock from the child's own start.
-    pub run: Option<Duration>,
-    /// From the interrupt until TERM.
-    pub interrupt_grace: Duration,
-    /// From TERM until KILL.
-    pub terminate_grace: Duration,
-}
-
-/// Where a child stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// The launcher was asked.
-    Launching,
-    /// It exists and has not said `Hello`.
-    Greeting,
-    /// It has its spec.
-    Running,
-    /// It was asked to unwind.
-    Interrupting,
-    /// Its scope is being ended.
-    Terminating,
-    /// It said `Finish` and has not left yet.
-    Draining,
-    /// Everything is known; the outcome is being stored.
-    Settling,
-    /// The outcome was handed on.
-    Ended,
-}
-
-/// A new fact about a child.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// It exists. `None` is a thread.
-    Launched {
-        /// Its process.
-        pid: Option<u32>,
-    },
-    /// It does not, and never did.
-    LaunchFailed,
-    /// Its first frame, of the right version.
-    Hello,
-    /// It broke the protocol in a way that cannot be mended.
-    Violation(String),
-    /// Its last frame.
-    Finish(Verdict),
-    /// It closed its line, and so can say nothing more, while its process was not known to be gone.
-    LineClosed,
-    /// Nothing more can be read from it.
-    StreamEnded,
-    /// Its process or thread ended.
-    Exited(ExitStatus),
-    /// Its scope is empty, or `left` says what cannot die.
-    Emptied(Emptied),
-    /// The supervisor is gone.
-    Lost,
-    /// It should stop.
-    Cancel(CancelReason),
-    /// Its outcome was handed to the store, and this is whether the disk has it.
-    Recorded(bool),
-    /// Time passed.
-    Tick,
-}
-
-/// What should be done for a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use]
-pub enum Order {
-    /// Send its spec.
-    Begin,
-    /// Ask it to unwind.
-    Interrupt,
-    /// End its scope: TERM, CONT, this grace, KILL.
-    Terminate(Duration),
-    /// Take the outcome and store it.
-    Settle,
-    /// The outcome is stored: announce it.
-    Announce,
-}
-
-/// What is known of a child. Every field is a fact; none is a verdict.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
-    /// Its process.
-    pub pid: Option<u32>,
-    /// When the launcher had made it.
-    pub launched_at: Option<Duration>,
-    /// When it got its spec: its own start.
-    pub started_at: Option<Duration>,
-    /// When everything was known.
-    pub ended_at: Duration,
-    /// The strongest reason to stop it.
-    pub cancel: Option<CancelReason>,
-    /// When its wall clock ran out.
-    pub timed_out_at: Option<Duration>,
-    /// It said nothing within the start limit, or its launch did not even return.
-    pub start_timeout: bool,
-    /// Its first violation.
-    pub violation: Option<String>,
-    /// Its own word.
-    pub verdict: Option<Verdict>,
-    /// How its process ended.
-    pub exit: Option<ExitStatus>,
-    /// What became of its scope.
-    pub emptied: Option<Emptied>,
-    /// The supervisor died first, or never answered.
-    pub lost: bool,
-    /// A thread that did not return.
-    pub abandoned: bool,
-    /// It did not leave after its `Finish` and was ended.
-    pub lingered: bool,
-    /// Nothing was ever launched.
-    pub launch_failed: bool,
-}
-
-/// A moment, and since when it is waited for: only the part of a pause that lies behind that moves it.
-#[derive(Debug, Clone, Copy)]
-struct Deadline {
-    since: Duration,
-    at: Duration,
-}
-
-impl Deadline {
-    /// A limit may be as long as a program likes, so it ends where the clock does.
-    const fn after(now: Duration, limit: Duration) -> Self {
-        Self { since: now, at: now.saturating_add(limit) }
-    }
-
-    fn is_due(self, now: Duration) -> bool {
-        now >= self.at
-    }
-}
+/// How long a child is looked at before it is asked to stop. Reading /proc takes milliseconds, its own
+/// answer as long as its writer does; beyond this somebody's disk hangs.
+pub const DIAGNOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// One launched child.
 #[derive(Debug, Clone)]
@@ -172,6 +45,11 @@ pub struct Child {
     deadline: Option<Deadline>,
     /// When its wall clock runs out.
     run_deadline: Option<Deadline>,
+    /// Whether it gets on; while it runs.
+    watch: Option<Watch>,
+    /// Who holds its clocks: [`Hold`]s, and since when.
+    holds: u8,
+    held_since: Duration,
     stream_ended: bool,
     line_closed: bool,
     facts: Facts,
@@ -189,6 +67,9 @@ impl Child {
             phase: Phase::Launching,
             deadline: Some(Deadline::after(now, patience)),
             run_deadline: None,
+            watch: None,
+            holds: 0,
+            held_since: Duration::ZERO,
             stream_ended: false,
             line_closed: false,
             facts: Facts::default(),
@@ -217,18 +98,53 @@ impl Child {
         &self.facts
     }
 
-    /// The earliest time at which [`Input::Tick`] would change something.
+    /// Its clocks of progress, while it runs.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Duration> {
-        [self.deadline, self.run_deadline].into_iter().flatten().map(|deadline| deadline.at).min()
+    pub const fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
     }
 
-    /// The clocks stood still from `paused` until `now`: moves every deadline by that.
-    pub fn shift(&mut self, paused: Duration, now: Duration) {
-        for deadline in [&mut self.deadline, &mut self.run_deadline].into_iter().flatten() {
-            let pause = now.saturating_sub(paused.max(deadline.since));
-            deadline.at = deadline.at.saturating_add(pause);
+    /// The earliest time at which [`Input::Tick`] would change something; `None` while it is held.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Duration> {
+        if self.holds != 0 {
+            return None;
         }
+        let deadlines = [self.deadline, self.run_deadline].map(|at| at.map(|deadline| deadline.at));
+        deadlines.into_iter().chain([self.watch.as_ref().map(Watch::next)]).flatten().min()
+    }
+
+    /// Whether it can be paused: it is not on its way out.
+    #[must_use]
+    pub fn may_be_held(&self) -> bool {
+        self.phase <= Phase::Running && self.facts.cancel.is_none() && !self.is_over()
+    }
+
+    /// Its clocks stand still.
+    pub const fn hold(&mut self, by: Hold, now: Duration) {
+        if self.holds == 0 {
+            self.held_since = now;
+        }
+        self.holds |= by as u8;
+    }
+
+    /// They go on, unless somebody else holds them; moves every deadline by the pause. Whether it was
+    /// held by this one.
+    pub fn release(&mut self, by: Hold, now: Duration) -> bool {
+        if self.holds & by as u8 == 0 {
+            return false;
+        }
+        self.holds &= !(by as u8);
+        if self.holds == 0 {
+            let paused = self.held_since;
+            for deadline in [&mut self.deadline, &mut self.run_deadline].into_iter().flatten() {
+                deadline.shift(paused, now);
+            }
+            if let Some(watch) = &mut self.watch {
+                watch.shift(paused, now);
+            }
+        }
+        true
     }
 
     /// Takes one fact and says what to do.
@@ -248,6 +164,17 @@ impl Child {
             Input::Exited(status) => self.exited(status, now),
             Input::Emptied(emptied) => self.emptied(emptied, now),
             Input::Lost => self.lost(now),
+            Input::Activity(activity) => {
+                if let Some(watch) = &mut self.watch {
+                    watch.see(activity, now);
+                }
+            }
+            Input::Diagnosed => {
+                if self.phase == Phase::Diagnosing {
+                    self.ask_to_stop(now, &mut orders);
+                }
+            }
+            Input::Extend(by) => self.extend(by),
             Input::Cancel(reason) => self.cancel(reason, now, &mut orders),
             Input::Recorded(_) => {}
             Input::Tick => self.tick(now, &mut orders),
@@ -274,7 +201,9 @@ impl Child {
         // A stop that was asked for before the child existed is honoured now.
         match self.facts.cancel {
             Some(CancelReason::Kill) => self.terminate(Duration::ZERO, now, orders),
-            Some(CancelReason::Interrupt | CancelReason::Timeout) => self.interrupt(now, orders),
+            Some(CancelReason::Interrupt | CancelReason::Stale | CancelReason::Timeout) => {
+                self.interrupt(now, orders);
+            }
             None => {}
         }
     }
@@ -293,6 +222,7 @@ impl Child {
         self.facts.started_at = Some(now);
         if !self.is_over() {
             self.run_deadline = self.limits.run.map(|limit| Deadline::after(now, limit));
+            self.watch = Some(Watch::new(self.limits.patience, now));
         }
         self.enter(Phase::Running, None);
         orders.push(Order::Begin);
@@ -314,7 +244,7 @@ impl Child {
             return;
         }
         self.facts.verdict = Some(verdict);
-        self.run_deadline = None;
+        self.stop_clocks();
         if self.phase < Phase::Terminating {
             self.enter(Phase::Draining, Some(Deadline::after(now, LEAVE_GRACE)));
         }
@@ -341,7 +271,8 @@ impl Child {
 
     /// Its process is gone. What was said before may still arrive; this is how long it may take.
     fn over(&mut self, now: Duration) {
-        self.run_deadline = None;
+        self.release(Hold::Own, now);
+        self.stop_clocks();
         let patience = self.limits.terminate_grace.saturating_add(VERIFY_LIMIT);
         self.deadline = Some(Deadline::after(now, patience));
     }
@@ -369,27 +300,95 @@ impl Child {
         if self.is_over() || held == Some(strongest) {
             return;
         }
+        // Clocks that stand still would never end it.
+        if self.release(Hold::Own, now) {
+            orders.push(Order::Continue);
+        }
+        let limit = matches!(strongest, CancelReason::Stale | CancelReason::Timeout);
         match (self.phase, strongest) {
             (Phase::Launching, _) => {}
             (_, CancelReason::Kill) => self.terminate(Duration::ZERO, now, orders),
-            (Phase::Greeting | Phase::Running, _) => self.interrupt(now, orders),
+            (Phase::Running, _) if limit && self.api_calls() == 0 => {
+                self.stop_clocks();
+                self.enter(Phase::Diagnosing, Some(Deadline::after(now, DIAGNOSE_LIMIT)));
+                orders.push(Order::Diagnose);
+            }
+            (Phase::Greeting | Phase::Running, _) => self.ask_to_stop(now, orders),
             (
-                Phase::Interrupting
+                Phase::Diagnosing
+                | Phase::Interrupting
                 | Phase::Terminating
                 | Phase::Draining
                 | Phase::Settling
                 | Phase::Ended,
-                CancelReason::Interrupt | CancelReason::Timeout,
+                CancelReason::Interrupt | CancelReason::Stale | CancelReason::Timeout,
             ) => {}
+        }
+    }
+
+    /// More time on every clock, running or yet to run.
+    fn extend(&mut self, by: Duration) {
+        self.limits.run = self.limits.run.map(|limit| limit.saturating_add(by));
+        if let Some(deadline) = &mut self.run_deadline {
+            deadline.extend(by);
+        }
+        if let Some(watch) = &mut self.watch {
+            watch.extend(by);
+        }
+    }
+
+    fn api_calls(&self) -> u64 {
+        self.watch.as_ref().map_or(0, |watch| watch.seen().api_calls)
+    }
+
+    fn stop_clocks(&mut self) {
+        self.run_deadline = None;
+        self.watch = None;
+    }
+
+    /// The wait is over.
+    fn expire(&mut self, expired: Expired, now: Duration, orders: &mut Vec<Order>) {
+        self.facts.timed_out_at = Some(now);
+        self.facts.expired = Some(expired);
+        self.facts.quiet_for = self.watch.as_ref().map(|watch| watch.quiet_for(now));
+        let reason = match expired.limit {
+            Limit::Run | Limit::Inactivity => CancelReason::Timeout,
+            Limit::StaleIdle | Limit::StaleInTool => CancelReason::Stale,
+        };
+        self.cancel(reason, now, orders);
+    }
+
+    /// A child that should unwind is asked to; one that is stale may be ended at once.
+    fn ask_to_stop(&mut self, now: Duration, orders: &mut Vec<Order>) {
+        let stale = self.facts.cancel == Some(CancelReason::Stale);
+        if stale && self.limits.patience.on_stale == OnStale::Kill {
+            self.terminate(Duration::ZERO, now, orders);
+        } else {
+            self.interrupt(now, orders);
+        }
+    }
+
+    fn tick_watch(&mut self, now: Duration, orders: &mut Vec<Order>) {
+        let due = match &mut self.watch {
+            Some(watch) if now >= watch.next() => watch.tick(now),
+            Some(_) | None => return,
+        };
+        for due in due {
+            match due {
+                Due::Touch => orders.push(Order::Touch),
+                Due::Warn(limit) => orders.push(Order::Warn(limit)),
+                Due::Expired(limit) => self.expire(limit, now, orders),
+            }
         }
     }
 
     fn tick(&mut self, now: Duration, orders: &mut Vec<Order>) {
         if self.run_deadline.is_some_and(|deadline| deadline.is_due(now)) {
             self.run_deadline = None;
-            self.facts.timed_out_at = Some(now);
-            self.cancel(CancelReason::Timeout, now, orders);
+            let after = self.limits.run.unwrap_or_default();
+            self.expire(Expired { limit: Limit::Run, after }, now, orders);
         }
+        self.tick_watch(now, orders);
         if !self.deadline.is_some_and(|deadline| deadline.is_due(now)) {
             return;
         }
@@ -410,6 +409,7 @@ impl Child {
                 self.facts.start_timeout = true;
                 self.terminate(self.limits.terminate_grace, now, orders);
             }
+            Phase::Diagnosing => self.ask_to_stop(now, orders),
             Phase::Interrupting => self.terminate(self.limits.terminate_grace, now, orders),
             Phase::Draining => {
                 self.facts.lingered = true;
@@ -421,14 +421,14 @@ impl Child {
     }
 
     fn interrupt(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        self.run_deadline = None;
+        self.stop_clocks();
         let grace = Deadline::after(now, self.limits.interrupt_grace);
         self.enter(Phase::Interrupting, Some(grace));
         orders.push(Order::Interrupt);
     }
 
     fn terminate(&mut self, grace: Duration, now: Duration, orders: &mut Vec<Order>) {
-        self.run_deadline = None;
+        self.stop_clocks();
         // A thread cannot be killed: it is asked, what it started is ended, then it is abandoned.
         let asked = matches!(self.phase, Phase::Interrupting | Phase::Terminating);
         if self.isolation == Isolation::Thread && !asked {
@@ -467,7 +467,7 @@ impl Child {
 
     fn settle(&mut self, now: Duration, orders: &mut Vec<Order>) {
         self.facts.ended_at = now;
-        self.run_deadline = None;
+        self.stop_clocks();
         self.enter(Phase::Settling, None);
         orders.push(Order::Settle);
     }

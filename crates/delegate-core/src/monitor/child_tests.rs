@@ -1,14 +1,25 @@
 //! Every phase against every input, and properties over all orders of facts.
 
 use super::*;
+use crate::monitor::liveness::{Activity, Patience};
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
     start: Duration::from_secs(60),
     run: Some(Duration::from_secs(5)),
+    patience: Patience {
+        heartbeat: Duration::from_secs(30),
+        touches: false,
+        inactivity: None,
+        stale_idle: Duration::from_secs(450),
+        stale_in_tool: Duration::from_secs(1200),
+        on_stale: OnStale::Interrupt,
+    },
     interrupt_grace: Duration::from_secs(10),
     terminate_grace: Duration::from_secs(3),
 };
+/// A child that has called its model is not looked at before it is stopped.
+const ONE_CALL: Activity = Activity { marks: 1, api_calls: 1, ..Activity::NONE };
 const OK: ExitStatus = ExitStatus::Code(0);
 
 fn at(seconds: u64) -> Duration {
@@ -28,7 +39,11 @@ fn inputs() -> Vec<Input> {
         Input::Exited(OK),
         Input::Emptied(Emptied::default()),
         Input::Lost,
+        Input::Activity(ONE_CALL),
+        Input::Diagnosed,
+        Input::Extend(at(3)),
         Input::Cancel(CancelReason::Interrupt),
+        Input::Cancel(CancelReason::Stale),
         Input::Cancel(CancelReason::Timeout),
         Input::Cancel(CancelReason::Kill),
         Input::Recorded(true),
@@ -43,6 +58,9 @@ fn in_phase(phase: Phase, isolation: Isolation) -> Child {
         Phase::Launching => &[],
         Phase::Greeting => &[Input::Launched { pid: Some(7) }],
         Phase::Running => &[Input::Launched { pid: Some(7) }, Input::Hello],
+        Phase::Diagnosing => {
+            &[Input::Launched { pid: Some(7) }, Input::Hello, Input::Cancel(CancelReason::Timeout)]
+        }
         Phase::Interrupting => &[
             Input::Launched { pid: Some(7) },
             Input::Hello,
@@ -64,10 +82,11 @@ fn in_phase(phase: Phase, isolation: Isolation) -> Child {
     child
 }
 
-const PHASES: [Phase; 8] = [
+const PHASES: [Phase; 9] = [
     Phase::Launching,
     Phase::Greeting,
     Phase::Running,
+    Phase::Diagnosing,
     Phase::Interrupting,
     Phase::Terminating,
     Phase::Draining,
@@ -86,16 +105,25 @@ fn expected(isolation: Isolation, phase: Phase, input: &Input) -> Vec<Order> {
         (Phase::Launching, Input::LaunchFailed) => vec![Order::Settle],
         (Phase::Greeting, Input::Hello) => vec![Order::Begin],
         (Phase::Launching, Input::Violation(_))
-        | (Phase::Greeting | Phase::Running | Phase::Interrupting, Input::Violation(_)) => {
-            end(LIMITS.terminate_grace)
+        | (
+            Phase::Greeting | Phase::Running | Phase::Diagnosing | Phase::Interrupting,
+            Input::Violation(_),
+        ) => end(LIMITS.terminate_grace),
+        (Phase::Running, Input::Cancel(CancelReason::Stale | CancelReason::Timeout)) => {
+            vec![Order::Diagnose]
         }
+        (Phase::Diagnosing, Input::Diagnosed) => vec![Order::Interrupt],
         (Phase::Greeting | Phase::Running, Input::Cancel(reason))
             if *reason != CancelReason::Kill =>
         {
             vec![Order::Interrupt]
         }
         (
-            Phase::Greeting | Phase::Running | Phase::Interrupting | Phase::Draining,
+            Phase::Greeting
+            | Phase::Running
+            | Phase::Diagnosing
+            | Phase::Interrupting
+            | Phase::Draining,
             Input::Cancel(CancelReason::Kill),
         ) => end(Duration::ZERO),
         (Phase::Settling, Input::Recorded(_)) => vec![Order::Announce],
@@ -126,6 +154,7 @@ fn the_wall_clock_starts_with_the_child_and_not_with_its_launch() {
     assert_eq!(child.step(Input::Tick, at(50)), []);
     assert_eq!(child.step(Input::Hello, at(50)), [Order::Begin]);
     assert_eq!(child.next_deadline(), Some(at(55)));
+    assert_eq!(child.step(Input::Activity(ONE_CALL), at(54)), []);
     assert_eq!(child.step(Input::Tick, at(54)), []);
     assert_eq!(child.step(Input::Tick, at(55)), [Order::Interrupt]);
     assert_eq!(child.facts().timed_out_at, Some(at(55)));
@@ -134,6 +163,7 @@ fn the_wall_clock_starts_with_the_child_and_not_with_its_launch() {
 #[test]
 fn the_ladder_is_interrupt_grace_term_grace_kill() {
     let mut child = in_phase(Phase::Running, Isolation::Process);
+    assert_eq!(child.step(Input::Activity(ONE_CALL), at(5)), []);
     assert_eq!(child.step(Input::Tick, at(5)), [Order::Interrupt]);
     assert_eq!(child.step(Input::Tick, at(14)), []);
     assert_eq!(child.step(Input::Tick, at(15)), [Order::Terminate(at(3))]);
@@ -212,17 +242,20 @@ fn a_thread_that_does_not_return_is_abandoned_and_a_silent_supervisor_is_lost() 
 #[test]
 fn a_pause_moves_every_deadline() {
     let mut child = in_phase(Phase::Running, Isolation::Process);
-    child.shift(at(0), at(100));
+    child.hold(Hold::Batch, at(0));
+    assert_eq!(child.next_deadline(), None);
+    assert!(child.release(Hold::Batch, at(100)));
     assert_eq!(child.step(Input::Tick, at(104)), []);
-    assert_eq!(child.step(Input::Tick, at(105)), [Order::Interrupt]);
+    assert_eq!(child.step(Input::Tick, at(105)), [Order::Diagnose]);
 }
 
 #[test]
 fn a_deadline_that_was_set_in_a_pause_is_moved_by_the_rest_of_it() {
     let mut child = in_phase(Phase::Running, Isolation::Process);
+    child.hold(Hold::Batch, at(1));
     let asked = child.step(Input::Cancel(CancelReason::Interrupt), at(3600));
     assert_eq!(asked, [Order::Interrupt]);
-    child.shift(at(1), at(3605));
+    child.release(Hold::Batch, at(3605));
     assert_eq!(child.next_deadline(), Some(at(3605) + LIMITS.interrupt_grace));
 }
 
@@ -231,6 +264,14 @@ fn a_limit_longer_than_the_clock_is_no_limit_and_no_panic() {
     let longest = Limits {
         start: Duration::MAX,
         run: Some(Duration::MAX),
+        patience: Patience {
+            heartbeat: Duration::MAX,
+            touches: true,
+            inactivity: Some(Duration::MAX),
+            stale_idle: Duration::MAX,
+            stale_in_tool: Duration::MAX,
+            on_stale: OnStale::Interrupt,
+        },
         interrupt_grace: Duration::MAX,
         terminate_grace: Duration::MAX,
     };
@@ -239,7 +280,8 @@ fn a_limit_longer_than_the_clock_is_no_limit_and_no_panic() {
         for input in [Input::Launched { pid: None }, input, Input::Violation(String::new())] {
             let _orders = child.step(input, at(1));
         }
-        child.shift(at(2), at(3));
+        child.hold(Hold::Batch, at(2));
+        child.release(Hold::Batch, at(3));
         assert_eq!(child.next_deadline(), Some(Duration::MAX));
     }
 }
@@ -333,4 +375,93 @@ fn a_child_that_closes_its_line_and_runs_on_is_ended_and_one_that_ends_is_not() 
         assert!(child.facts().violation.as_ref().unwrap().contains("closed its line"));
         assert!(!child.facts().start_timeout);
     }
+}
+
+/// Paused by two, a child goes on when the second lets it; the pause is one pause.
+#[test]
+fn a_child_that_two_hold_goes_on_when_both_have_let_go() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    child.hold(Hold::Own, at(1));
+    child.hold(Hold::Batch, at(2));
+    assert!(child.release(Hold::Own, at(50)));
+    assert_eq!(child.next_deadline(), None);
+    assert!(child.release(Hold::Batch, at(101)));
+    assert!(!child.release(Hold::Batch, at(200)), "nobody holds it");
+    assert_eq!(child.next_deadline(), Some(at(105)));
+}
+
+#[test]
+fn a_paused_child_that_is_stopped_goes_on_to_hear_of_it() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    child.hold(Hold::Own, at(1));
+    let orders = child.step(Input::Cancel(CancelReason::Interrupt), at(90));
+    assert_eq!(orders, [Order::Continue, Order::Interrupt]);
+    assert_eq!(child.next_deadline(), Some(at(90) + LIMITS.interrupt_grace));
+}
+
+#[test]
+fn an_extension_moves_the_wall_clock_and_the_limit_that_is_told() {
+    let mut child = in_phase(Phase::Running, Isolation::Process);
+    assert_eq!(child.step(Input::Extend(at(7)), at(4)), []);
+    assert_eq!(child.step(Input::Tick, at(11)), []);
+    assert_eq!(child.step(Input::Tick, at(12)), [Order::Diagnose]);
+    assert_eq!(child.facts().expired, Some(Expired { limit: Limit::Run, after: at(12) }));
+    // What is extended before its start has the time at its start.
+    let mut early = in_phase(Phase::Greeting, Isolation::Process);
+    let _orders = early.step(Input::Extend(at(7)), at(1));
+    let _orders = early.step(Input::Hello, at(2));
+    assert_eq!(early.next_deadline(), Some(at(14)));
+}
+
+/// RB-27: between the look and the end lie the graces, also where they are 0.
+#[test]
+fn rb_27_a_child_is_looked_at_before_it_is_told_and_told_before_it_is_ended() {
+    let none = Limits { interrupt_grace: at(0), terminate_grace: at(0), ..LIMITS };
+    let mut child = Child::launching(Isolation::Process, none, at(0));
+    let _orders = child.step(Input::Launched { pid: Some(7) }, at(0));
+    let _orders = child.step(Input::Hello, at(0));
+    assert_eq!(child.step(Input::Tick, at(5)), [Order::Diagnose]);
+    assert_eq!(child.step(Input::Tick, at(6)), [], "nothing before the look is done");
+    assert_eq!(child.step(Input::Diagnosed, at(6)), [Order::Interrupt]);
+    assert_eq!(child.step(Input::Tick, at(6)), [Order::Terminate(at(0))]);
+    // A look that hangs does not hold the ladder.
+    let mut hangs = in_phase(Phase::Diagnosing, Isolation::Process);
+    assert_eq!(hangs.step(Input::Tick, DIAGNOSE_LIMIT), [Order::Interrupt]);
+    assert_eq!(hangs.step(Input::Diagnosed, at(9)), []);
+}
+
+#[test]
+fn c10_only_a_child_without_a_model_call_is_looked_at() {
+    for (calls, first) in [(0, Order::Diagnose), (1, Order::Interrupt)] {
+        let mut child = in_phase(Phase::Running, Isolation::Process);
+        let seen = Activity { api_calls: calls, ..ONE_CALL };
+        let _orders = child.step(Input::Activity(seen), at(1));
+        assert_eq!(child.step(Input::Tick, at(5)), [first], "{calls}");
+    }
+}
+
+/// What staleness leads to, by setting.
+#[test]
+fn c07_stale_interrupts_kills_or_only_warns() {
+    let run = |on_stale, isolation| {
+        let patience = Patience { on_stale, ..LIMITS.patience };
+        let mut child =
+            Child::launching(isolation, Limits { run: None, patience, ..LIMITS }, at(0));
+        let _orders = child.step(Input::Launched { pid: Some(7) }, at(0));
+        let _orders = child.step(Input::Hello, at(0));
+        let _orders = child.step(Input::Activity(ONE_CALL), at(0));
+        assert_eq!(child.step(Input::Tick, at(449)), []);
+        (child.step(Input::Tick, at(450)), child.facts().cancel)
+    };
+    let stale = Expired { limit: Limit::StaleIdle, after: at(450) };
+    let process = Isolation::Process;
+    let kill = vec![Order::Terminate(at(0))];
+    assert_eq!(
+        run(OnStale::Interrupt, process),
+        (vec![Order::Interrupt], Some(CancelReason::Stale))
+    );
+    assert_eq!(run(OnStale::Kill, process), (kill, Some(CancelReason::Stale)));
+    assert_eq!(run(OnStale::Warn, process), (vec![Order::Warn(stale)], None));
+    let asked = vec![Order::Interrupt, Order::Terminate(at(0))];
+    assert_eq!(run(OnStale::Kill, Isolation::Thread).0, asked);
 }

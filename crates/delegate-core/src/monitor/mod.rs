@@ -5,14 +5,20 @@
 
 pub mod cancel;
 pub mod child;
+mod deadline;
+pub mod facts;
+pub mod liveness;
+pub mod pulse;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use delegate_protocol::Isolation;
 
 pub use cancel::CancelReason;
-pub use child::{Child, Facts, Input, Limits, Order, Phase};
+pub use child::{Child, Facts, Hold, Input, Limits, Order, Phase};
+pub use liveness::{Activity, Expired, Liveness, Patience};
+pub use pulse::Pulse;
 
 /// Something that happened to the batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +35,10 @@ pub enum Event {
     Pause,
     /// They go on.
     Resume,
+    /// The clocks of one child stand still (`true`), or go on.
+    Hold(u32, bool),
+    /// One task gets more time, also while it waits.
+    Extend(u32, Duration),
     /// Time passed.
     Tick,
 }
@@ -65,8 +75,10 @@ pub struct Monitor {
     ended: u32,
     cancel_all: Option<CancelReason>,
     room: bool,
-    paused_at: Option<Duration>,
+    paused: bool,
     limits: Vec<Limits>,
+    /// More time for tasks that wait.
+    granted: BTreeMap<u32, Duration>,
 }
 
 impl Monitor {
@@ -87,8 +99,9 @@ impl Monitor {
             ended: 0,
             cancel_all: None,
             room: true,
-            paused_at: None,
+            paused: false,
             limits,
+            granted: BTreeMap::new(),
         }
     }
 
@@ -121,10 +134,24 @@ impl Monitor {
     /// The earliest time at which [`Event::Tick`] would change something; `None` while paused.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        if self.paused_at.is_some() {
+        if self.paused {
             return None;
         }
         self.active().filter_map(|index| self.child(index)?.next_deadline()).min()
+    }
+
+    /// Children that [`Event::Tick`] would look at: tell what they were seen to do first.
+    pub fn due(&self, now: Duration) -> impl Iterator<Item = u32> + '_ {
+        let is_due = move |index: &u32| {
+            self.child(*index).and_then(Child::next_deadline).is_some_and(|at| now >= at)
+        };
+        self.active().filter(is_due)
+    }
+
+    /// An active child's clocks of progress; `None` when it does not run.
+    #[must_use]
+    pub fn watch(&self, index: u32) -> Option<&liveness::Watch> {
+        self.child(index)?.watch()
     }
 
     /// Takes one fact and says what to do.
@@ -135,8 +162,10 @@ impl Monitor {
             Event::CancelAll(reason) => self.cancel_all(reason, now, &mut effects),
             Event::Cancel(index, reason) => self.cancel_one(index, reason, now, &mut effects),
             Event::Room(room) => self.room = room,
-            Event::Pause => self.paused_at = self.paused_at.or(Some(now)),
-            Event::Resume => self.resume(now),
+            Event::Pause => self.pause(true, now),
+            Event::Resume => self.pause(false, now),
+            Event::Hold(index, held) => self.hold(index, held, now, &mut effects),
+            Event::Extend(index, by) => self.extend(index, by, now, &mut effects),
             Event::Tick => self.tick(now, &mut effects),
         }
         self.fill(now, &mut effects);
@@ -193,17 +222,44 @@ impl Monitor {
         effects.push(Effect::Child(index, Order::Settle));
     }
 
-    fn resume(&mut self, now: Duration) {
-        let Some(since) = self.paused_at.take() else { return };
+    fn pause(&mut self, paused: bool, now: Duration) {
+        if std::mem::replace(&mut self.paused, paused) == paused {
+            return;
+        }
         for slot in &mut self.slots {
-            if let Slot::Active(child) = slot {
-                child.shift(since, now);
+            let Slot::Active(child) = slot else { continue };
+            if paused {
+                child.hold(Hold::Batch, now);
+            } else {
+                child.release(Hold::Batch, now);
             }
         }
     }
 
+    /// A child that is on its way out is not held: it would never get there.
+    fn hold(&mut self, index: u32, held: bool, now: Duration, effects: &mut Vec<Effect>) {
+        let Some(Slot::Active(child)) = self.slots.get_mut(index as usize) else { return };
+        if held && child.may_be_held() {
+            child.hold(Hold::Own, now);
+            effects.push(Effect::Child(index, Order::Stop));
+        } else if !held && child.release(Hold::Own, now) {
+            effects.push(Effect::Child(index, Order::Continue));
+        }
+    }
+
+    fn extend(&mut self, index: u32, by: Duration, now: Duration, effects: &mut Vec<Effect>) {
+        match self.slots.get(index as usize) {
+            Some(Slot::Active(_)) => self.child_step(index, Input::Extend(by), now, effects),
+            Some(Slot::Waiting) => {
+                let granted = self.granted.entry(index).or_default();
+                *granted = granted.saturating_add(by);
+            }
+            Some(Slot::Ended) | None => {}
+        }
+    }
+
     fn tick(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.paused_at.is_some() {
+        if self.paused {
             return;
         }
         for index in self.active().collect::<Vec<_>>() {
@@ -216,7 +272,7 @@ impl Monitor {
     /// Gives free places to waiting tasks, in order. After a stop they pass through a place too, so
     /// that a long line does not become outcomes all at once.
     fn fill(&mut self, now: Duration, effects: &mut Vec<Effect>) {
-        if self.paused_at.is_some() {
+        if self.paused {
             return;
         }
         while self.holding.len() < self.places as usize {
@@ -243,8 +299,12 @@ impl Monitor {
         }
     }
 
-    fn limits_of(&self, index: u32) -> Limits {
-        self.limits.get(index as usize).copied().unwrap_or(self.limits[0])
+    fn limits_of(&mut self, index: u32) -> Limits {
+        let mut limits = self.limits.get(index as usize).copied().unwrap_or(self.limits[0]);
+        if let Some(granted) = self.granted.remove(&index) {
+            limits.run = limits.run.map(|limit| limit.saturating_add(granted));
+        }
+        limits
     }
 }
 

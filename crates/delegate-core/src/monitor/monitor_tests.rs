@@ -1,6 +1,7 @@
 //! The batch machine against a world that answers in any order.
 
 use super::*;
+use crate::config::OnStale;
 use delegate_protocol::message::Verdict;
 use ownership::{Emptied, ExitStatus};
 use proptest::prelude::*;
@@ -8,6 +9,14 @@ use proptest::prelude::*;
 const LIMITS: Limits = Limits {
     start: Duration::from_secs(60),
     run: None,
+    patience: Patience {
+        heartbeat: Duration::from_secs(30),
+        touches: true,
+        inactivity: Some(Duration::from_secs(40)),
+        stale_idle: Duration::from_secs(450),
+        stale_in_tool: Duration::from_secs(1200),
+        on_stale: OnStale::Interrupt,
+    },
     interrupt_grace: Duration::from_secs(10),
     terminate_grace: Duration::from_secs(3),
 };
@@ -100,6 +109,37 @@ fn one_waiting_task_can_be_stopped_out_of_turn() {
     assert!(monitor.is_done());
 }
 
+#[test]
+fn a_task_that_waits_gets_its_extension_with_its_start() {
+    let limits = Limits { run: Some(Duration::from_secs(5)), ..LIMITS };
+    let mut monitor = Monitor::new(2, 1, Isolation::Process, vec![limits]);
+    let _effects = monitor.step(Event::Tick, Duration::ZERO);
+    let _effects = monitor.step(Event::Extend(1, Duration::from_secs(7)), Duration::ZERO);
+    complete(&mut monitor, 0);
+    let _effects = monitor.step(Event::Child(1, Input::Launched { pid: None }), Duration::ZERO);
+    let _effects = monitor.step(Event::Child(1, Input::Hello), Duration::ZERO);
+    assert_eq!(monitor.due(Duration::from_secs(11)).count(), 0);
+    assert_eq!(monitor.due(Duration::from_secs(12)).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn one_child_is_held_alone_and_one_that_is_stopped_is_not_held() {
+    let mut monitor = monitor(2, 2);
+    let _effects = monitor.step(Event::Tick, Duration::ZERO);
+    for index in [0, 1] {
+        let launched = Event::Child(index, Input::Launched { pid: None });
+        let _effects = monitor.step(launched, Duration::ZERO);
+    }
+    let held = monitor.step(Event::Hold(0, true), Duration::ZERO);
+    assert_eq!(held, [Effect::Child(0, Order::Stop)]);
+    assert_eq!(monitor.due(Duration::from_secs(60)).collect::<Vec<_>>(), [1]);
+    let free = monitor.step(Event::Hold(0, false), Duration::from_secs(100));
+    assert_eq!(free, [Effect::Child(0, Order::Continue)]);
+    assert_eq!(monitor.due(Duration::from_secs(159)).collect::<Vec<_>>(), [1]);
+    let _effects = monitor.step(Event::Cancel(0, CancelReason::Interrupt), Duration::from_secs(1));
+    assert_eq!(monitor.step(Event::Hold(0, true), Duration::from_secs(1)), []);
+}
+
 #[derive(Debug, Clone)]
 enum Act {
     Child(u8, u8),
@@ -108,23 +148,28 @@ enum Act {
     Room(bool),
     Pause,
     Resume,
+    Hold(u8, bool),
+    Extend(u8),
     Tick,
 }
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        8 => (any::<u8>(), 0_u8..9).prop_map(|(child, input)| Act::Child(child, input)),
-        1 => (0_u8..3).prop_map(Act::CancelAll),
-        1 => (any::<u8>(), 0_u8..3).prop_map(|(child, reason)| Act::Cancel(child, reason)),
+        8 => (any::<u8>(), 0_u8..11).prop_map(|(child, input)| Act::Child(child, input)),
+        1 => (0_u8..4).prop_map(Act::CancelAll),
+        1 => (any::<u8>(), 0_u8..4).prop_map(|(child, reason)| Act::Cancel(child, reason)),
         1 => any::<bool>().prop_map(Act::Room),
         1 => Just(Act::Pause),
         1 => Just(Act::Resume),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(child, held)| Act::Hold(child, held)),
+        1 => any::<u8>().prop_map(Act::Extend),
         2 => Just(Act::Tick),
     ]
 }
 
 fn reason(number: u8) -> CancelReason {
-    [CancelReason::Interrupt, CancelReason::Timeout, CancelReason::Kill][number as usize % 3]
+    [CancelReason::Interrupt, CancelReason::Stale, CancelReason::Timeout, CancelReason::Kill]
+        [number as usize % 4]
 }
 
 fn input(number: u8) -> Input {
@@ -137,6 +182,8 @@ fn input(number: u8) -> Input {
         5 => Input::StreamEnded,
         6 => Input::Exited(ExitStatus::Code(1)),
         7 => Input::Emptied(Emptied::default()),
+        8 => Input::Diagnosed,
+        9 => Input::Activity(Activity { marks: 1, ..Activity::NONE }),
         _ => Input::Lost,
     }
 }
@@ -179,6 +226,10 @@ proptest! {
                 Act::Room(room) => Event::Room(room),
                 Act::Pause => Event::Pause,
                 Act::Resume => Event::Resume,
+                Act::Hold(child, held) => Event::Hold(u32::from(child) % tasks, held),
+                Act::Extend(child) => {
+                    Event::Extend(u32::from(child) % tasks, Duration::from_secs(5))
+                }
                 Act::Tick => Event::Tick,
             };
             run(&mut monitor, event, now);

@@ -4,25 +4,29 @@
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
 mod effects;
+mod liveness;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use delegate_protocol::event::Complete;
-use delegate_protocol::{Isolation, RunId, Status, SubagentId};
+use delegate_protocol::{Isolation, RunId, Status, SubagentId, ToolCall};
 use ownership::ChildEvent as SystemEvent;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
-use super::child_io::{Command, Told};
-use super::clock::Clock;
+use super::child_io::{Command, Shared, Told};
+use super::clock::{Clock, ManualClock};
 use super::control::ControlState;
 use super::delivery::Delivery;
+use super::hooks::{Hooks, Listener};
 use crate::collect::Said;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
-use crate::monitor::{self, Effect, Input, Limits, Monitor, Order};
+use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
 use crate::store::{NewRun, Store};
@@ -42,6 +46,8 @@ enum Incoming {
     /// Nothing more can be read from it.
     Over(u32, Box<Said>),
     Recorded(u32, bool),
+    /// What it was doing is in this file, or could not be written down.
+    Diagnosed(u32, Option<PathBuf>),
 }
 
 /// One child that has a place.
@@ -56,6 +62,11 @@ struct Active {
     said: Option<Box<Said>>,
     /// Its outcome is wanted as soon as its I/O has ended.
     settling: bool,
+    /// What is seen of it.
+    shared: Rc<Shared>,
+    /// It alone is paused.
+    stopped: bool,
+    diagnostic: Option<PathBuf>,
 }
 
 /// Everything that one batch needs.
@@ -68,6 +79,8 @@ pub(crate) struct Batch {
     pub(crate) store: Store,
     pub(crate) delivery: Arc<Delivery>,
     pub(crate) control: Arc<ControlState>,
+    pub(crate) listener: Option<Arc<dyn Listener>>,
+    pub(crate) clock: Option<ManualClock>,
 }
 
 impl Batch {
@@ -96,13 +109,16 @@ struct Loop {
     monitor: Monitor,
     active: HashMap<u32, Active>,
     /// What is announced once the outcome is stored.
-    completes: HashMap<u32, Complete>,
+    completes: HashMap<u32, (Complete, Vec<ToolCall>)>,
+    /// `None` when nobody wants to be called.
+    hooks: Option<Hooks>,
     sender: mpsc::UnboundedSender<Incoming>,
     incoming: mpsc::UnboundedReceiver<Incoming>,
     statuses: Vec<Status>,
     left_running: Vec<LeftRunning>,
     /// Why it is not known that nothing is left.
     unverified: Vec<String>,
+    warnings: Vec<String>,
     durable: bool,
     paused: bool,
     room: bool,
@@ -114,9 +130,19 @@ impl Loop {
         let plan = &batch.plan;
         let places = plan.settings.max_concurrent_children;
         let isolation = batch.launcher.isolation();
+        let limits = limits(plan, batch.listener.is_some());
+        let hooks = batch.listener.clone().and_then(|listener| {
+            let hooks = Hooks::start(listener, Arc::clone(plan));
+            hooks
+                .inspect_err(|error| {
+                    tracing::error!(target: "delegate::run", %error, "no callback can be called");
+                })
+                .ok()
+        });
         Self {
-            clock: Clock::start(),
-            monitor: Monitor::new(task_count(plan), places, isolation, limits(plan)),
+            hooks,
+            clock: Clock::start(batch.clock.clone()),
+            monitor: Monitor::new(task_count(plan), places, isolation, limits),
             active: HashMap::new(),
             completes: HashMap::new(),
             sender,
@@ -124,6 +150,7 @@ impl Loop {
             statuses: vec![Status::Unknown; plan.tasks.len()],
             left_running: Vec::new(),
             unverified: Vec::new(),
+            warnings: Vec::new(),
             durable: true,
             paused: false,
             room: true,
@@ -145,21 +172,36 @@ impl Loop {
             if std::mem::replace(&mut self.room, room) != room {
                 self.step(monitor::Event::Room(room));
             }
-            self.step(monitor::Event::Tick);
+            self.tick();
         }
         self.end().await
     }
 
+    /// Tells the monitor what was seen of those whose time may have come, then the time.
+    fn tick(&mut self) {
+        for index in self.monitor.due(self.clock.now()).collect::<Vec<_>>() {
+            self.look_at(index);
+        }
+        self.step(monitor::Event::Tick);
+    }
+
+    fn look_at(&mut self, index: u32) {
+        if let Some(active) = self.active.get(&index) {
+            let activity = active.shared.pulse.borrow().activity();
+            self.child_step(index, Input::Activity(activity));
+        }
+    }
+
     /// Waits for the next fact and takes it in.
     async fn wait(&mut self) {
-        let deadline = self.monitor.next_deadline().and_then(|at| self.clock.instant(at));
+        let (deadline, clock) = (self.monitor.next_deadline(), self.clock.clone());
         let control = Arc::clone(&self.batch.control);
         let eased = Arc::clone(&self.batch.delivery.eased);
         tokio::select! {
             Some(fact) = self.incoming.recv() => self.take(fact),
             () = control.changed() => self.obey(),
             () = eased.notified() => {}
-            () = sleep_until(deadline) => {}
+            () = clock.sleep_until(deadline) => {}
         }
     }
 
@@ -168,6 +210,11 @@ impl Loop {
             match effect {
                 Effect::Launch(index) => self.launch(index),
                 Effect::Child(index, Order::Begin) => self.begin(index),
+                Effect::Child(index, Order::Touch) => self.touch(index),
+                Effect::Child(index, Order::Warn(limit)) => self.warn(index, limit),
+                Effect::Child(index, Order::Diagnose) => self.diagnose(index),
+                Effect::Child(index, Order::Stop) => self.stand_still(index, true),
+                Effect::Child(index, Order::Continue) => self.stand_still(index, false),
                 Effect::Child(index, Order::Interrupt) => self.interrupt(index),
                 Effect::Child(index, Order::Terminate(grace)) => self.terminate(index, grace),
                 Effect::Child(index, Order::Settle) => self.settle(index),
@@ -202,6 +249,12 @@ impl Loop {
             }
             Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
             Incoming::Over(index, said) => self.io_ended(index, said),
+            Incoming::Diagnosed(index, path) => {
+                if let Some(active) = self.active.get_mut(&index) {
+                    active.diagnostic = path;
+                }
+                self.child_step(index, Input::Diagnosed);
+            }
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
                 self.child_step(index, Input::Recorded(durable));
@@ -247,7 +300,12 @@ impl Loop {
         let wanted = self.batch.control.take();
         if wanted.suspended != self.paused {
             self.paused = wanted.suspended;
-            let handles = self.active.values().filter_map(|active| active.handle.as_ref());
+            // What was done before the pause is not taken for something in it.
+            for index in self.monitor.active().collect::<Vec<_>>() {
+                self.look_at(index);
+            }
+            let handles = self.active.values().filter(|active| !active.stopped);
+            let handles = handles.filter_map(|active| active.handle.as_ref());
             if self.paused {
                 handles.for_each(Handle::pause);
                 self.step(monitor::Event::Pause);
@@ -259,15 +317,29 @@ impl Loop {
         if let Some(reason) = wanted.all {
             self.step(monitor::Event::CancelAll(reason));
         }
+        for (child, by) in wanted.extensions {
+            if let Some(index) = self.index_of(child) {
+                self.look_at(index);
+                self.step(monitor::Event::Extend(index, by));
+            }
+        }
+        for (child, held) in wanted.holds {
+            if let Some(index) = self.index_of(child) {
+                self.hold(index, held);
+            }
+        }
         for (child, reason) in wanted.stops {
-            let index = child.task_index();
-            if (index as usize) < self.batch.plan.tasks.len()
-                && self.batch.plan.subagent_id(index as usize) == child
-            {
+            if let Some(index) = self.index_of(child) {
                 self.step(monitor::Event::Cancel(index, reason));
             }
         }
         self.batch.control.applied();
+    }
+
+    fn index_of(&self, child: SubagentId) -> Option<u32> {
+        let (index, plan) = (child.task_index(), &self.batch.plan);
+        let known = (index as usize) < plan.tasks.len();
+        (known && plan.subagent_id(index as usize) == child).then_some(index)
     }
 
     /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all.
@@ -281,7 +353,7 @@ impl Loop {
         }
     }
 
-    async fn end(self) -> Report {
+    async fn end(mut self) -> Report {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
         let store = self.batch.store.clone();
@@ -294,12 +366,23 @@ impl Loop {
         }
         self.batch.delivery.complete();
         self.batch.control.end();
+        if let Some(hooks) = self.hooks.take()
+            && !hooks.finish().await
+        {
+            self.warnings.push("a callback of the delegating program does not return".to_owned());
+        }
         self.settle_records().await;
         self.batch.records.warn(&store);
         let warnings = std::iter::from_fn(|| store.take_warning());
         let ending = Ending {
             run_id: self.batch.run,
-            warnings: self.unverified.iter().cloned().chain(warnings).collect(),
+            warnings: self
+                .unverified
+                .iter()
+                .cloned()
+                .chain(self.warnings)
+                .chain(warnings)
+                .collect(),
             statuses: self.statuses,
             verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
             left_running: self.left_running,
@@ -315,11 +398,19 @@ fn task_count(plan: &Plan) -> u32 {
 }
 
 /// One entry for all tasks when none has a limit of its own, else one per task.
-fn limits(plan: &Plan) -> Vec<Limits> {
+fn limits(plan: &Plan, touches: bool) -> Vec<Limits> {
     let settings = &plan.settings;
     let of = |run| Limits {
         start: settings.start_timeout,
         run,
+        patience: Patience {
+            heartbeat: settings.heartbeat_interval,
+            touches,
+            inactivity: settings.child_inactivity,
+            stale_idle: settings.stale_idle,
+            stale_in_tool: settings.stale_in_tool,
+            on_stale: settings.on_stale,
+        },
         interrupt_grace: settings.interrupt_grace,
         terminate_grace: settings.terminate_grace,
     };
@@ -358,13 +449,6 @@ impl Drop for Owed {
 fn send(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) {
     if sender.send(fact).is_err() {
         tracing::debug!(target: "delegate::run", "a fact came after the end");
-    }
-}
-
-async fn sleep_until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }
 

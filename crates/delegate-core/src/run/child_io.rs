@@ -3,24 +3,30 @@
 //! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
 //! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use delegate_protocol::frame::Decoder;
 use delegate_protocol::message::Verdict;
+use delegate_protocol::outcome::NAME_BYTES;
 use delegate_protocol::{
-    ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, ParentEnd, SubagentId, version,
+    Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, ParentEnd, SubagentId,
+    version,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::clock::Clock;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
-use crate::collect::Said;
+use super::tool_names::ToolNames;
+use crate::collect::{Said, cut_off};
+use crate::monitor::Pulse;
 use crate::store::{Log, spill};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
@@ -29,10 +35,13 @@ const STDERR_RING: usize = 64 * 1024;
 /// Bytes of streamed text that are kept for a child that never finishes.
 const LAST_TEXT: usize = 64 * 1024;
 
-/// Frames that wait to be written. The parent says at most three things to a child (begin,
+/// Frames that wait to be written. The parent says three things to a child that must be said (begin,
 /// interrupt, and once more for a thread that is ended); a large spec is
-/// sent as fast as the child takes it.
-pub(super) const COMMANDS: usize = 4;
+/// sent as fast as the child takes it. What need not be said leaves [`RESERVED`] of them free.
+pub(super) const COMMANDS: usize = 8;
+
+/// Room for what must be said.
+pub(super) const RESERVED: usize = 4;
 
 /// A fact for the loop. At most one of each kind per child, so the channel needs no bound.
 #[derive(Debug)]
@@ -67,6 +76,16 @@ pub(super) struct ChildIo {
     pub(super) journal: Journal,
     pub(super) answer: spill::Answer,
     pub(super) clock: Clock,
+    pub(super) shared: Rc<Shared>,
+}
+
+/// What the loop may look at while a child runs.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) pulse: RefCell<Pulse>,
+    /// What it says that it is doing, once it was asked.
+    pub(super) own_word: RefCell<Option<String>>,
+    pub(super) answered: Notify,
 }
 
 impl ChildIo {
@@ -81,9 +100,11 @@ impl ChildIo {
             begun: self.begun,
             delivery: self.delivery,
             journal: self.journal.clone(),
-            clock: self.clock,
+            clock: self.clock.clone(),
             said: Said::default(),
             answer: Some(self.answer),
+            shared: self.shared,
+            tools: ToolNames::default(),
             greeted: false,
             broken: false,
         };
@@ -92,11 +113,12 @@ impl ChildIo {
             let pipes = read_pipes(self.output, &self.journal, self.over);
             tokio::join!(line, pipes).1
         };
-        let write = write_all(self.writer, self.commands, &self.journal, self.clock);
+        let write = write_all(self.writer, self.commands, &self.journal, self.clock.clone());
         let stderr = tokio::select! {
             stderr = read => stderr,
             never = write => match never {},
         };
+        intake.flush_tools().await;
         intake.said.stderr = stderr.into_bytes();
         intake.said.lost = self.journal.lost.get();
         intake.drop_answer().await;
@@ -142,6 +164,8 @@ struct Intake {
     said: Said,
     /// `None` once it was finished.
     answer: Option<spill::Answer>,
+    shared: Rc<Shared>,
+    tools: ToolNames,
     greeted: bool,
     /// It broke the protocol: the rest is read and dropped.
     broken: bool,
@@ -208,7 +232,14 @@ impl Intake {
                 self.violation("it sent an event before it had its task".to_owned(), tell);
             }
             ChildMessage::Event(event) => self.event(event).await,
-            ChildMessage::Beat(beat) => self.said.api_calls = beat.api_calls,
+            ChildMessage::Beat(beat) => {
+                self.said.spent.beat(&beat);
+                self.shared.pulse.borrow_mut().beat(bounded(beat), self.clock.now());
+            }
+            ChildMessage::Dump { text } => {
+                self.shared.own_word.replace(Some(text));
+                self.shared.answered.notify_one();
+            }
             ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }
@@ -227,13 +258,35 @@ impl Intake {
 
     async fn event(&mut self, event: ChildEvent) {
         let now = self.clock.now();
-        self.said.last_content_at = Some(now);
+        if event.is_content() {
+            self.said.last_content_at = Some(now);
+        }
+        if let ChildEvent::Note(note) = &event {
+            self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
+        }
+        self.shared.pulse.borrow_mut().event(&event, now);
         if let ChildEvent::Text { text } = &event {
             keep_tail(&mut self.said.last_text, text, LAST_TEXT);
         }
-        let event = event.of(self.child);
-        self.journal.event(&event, now).await;
+        let Some(event) = event.of(self.child) else { return };
+        let line = if let Event::Tool { name, .. } = &event { self.tools.push(name) } else { None };
+        self.pass_on(event).await;
+        if let Some(summary) = line {
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+        }
+    }
+
+    async fn pass_on(&mut self, event: Event) {
+        self.journal.event(&event, self.clock.now()).await;
         self.delivery.send(event).await;
+    }
+
+    /// Whatever ended it: the tools that were not told in a line yet.
+    async fn flush_tools(&mut self) {
+        if let Some(summary) = self.tools.flush() {
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+            self.delivery.tell();
+        }
     }
 
     /// Takes a part of the answer. Only one that goes to disk leaves this thread, and nothing more is
@@ -304,6 +357,14 @@ impl Intake {
             spill::Rest::NotKept { reason } => self.said.answer.not_kept = Some(reason),
         }
     }
+}
+
+/// A worker of another make may name a tool as long as it likes.
+fn bounded(mut beat: Beat) -> Beat {
+    if let Some(tool) = &mut beat.current_tool {
+        cut_off(tool, NAME_BYTES);
+    }
+    beat
 }
 
 /// Appends and keeps the last `most` bytes, cut between characters.

@@ -1,24 +1,78 @@
-//! The only clock of this crate: everything else takes the time as an argument.
+//! The only clock of this crate: everything else takes the time as an argument. A test may bring its own.
 
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
+/// A clock that stands still until it is told to move, for tests of time limits: those of a batch
+/// ([`crate::delegator::Builder::clock`]) are then reached without waiting.
+///
+/// Only the parent's limits follow it. Beats of a child, and the graces between TERM and KILL, which
+/// others keep, follow the real one.
+#[derive(Debug, Clone)]
+pub struct ManualClock {
+    now: watch::Sender<Duration>,
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self { now: watch::Sender::new(Duration::ZERO) }
+    }
+}
+
+impl ManualClock {
+    /// Moves it, and wakes whoever waits for that.
+    pub fn advance(&self, by: Duration) {
+        self.now.send_modify(|now| *now = now.saturating_add(by));
+    }
+
+    fn now(&self) -> Duration {
+        *self.now.borrow()
+    }
+}
+
 /// Time since the batch began.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Clock(Instant);
+#[derive(Debug, Clone)]
+pub(super) enum Clock {
+    Real(Instant),
+    Manual(ManualClock, Duration),
+}
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "the clock of the loop that waits")]
-    pub(super) fn start() -> Self {
-        Self(Instant::now())
+    pub(super) fn start(manual: Option<ManualClock>) -> Self {
+        match manual {
+            Some(clock) => {
+                let began = clock.now();
+                Self::Manual(clock, began)
+            }
+            None => Self::Real(Instant::now()),
+        }
     }
 
     /// Now.
-    pub(super) fn now(self) -> Duration {
-        self.0.elapsed()
+    pub(super) fn now(&self) -> Duration {
+        match self {
+            Self::Real(began) => began.elapsed(),
+            Self::Manual(clock, began) => clock.now().saturating_sub(*began),
+        }
     }
 
-    /// When that is, for a timer; `None` where that is beyond what the clock can tell.
-    pub(super) fn instant(self, at: Duration) -> Option<tokio::time::Instant> {
-        self.0.checked_add(at).map(Into::into)
+    /// Waits until then; for ever where that is beyond what the clock can tell, or never.
+    pub(super) async fn sleep_until(&self, at: Option<Duration>) {
+        match (self, at) {
+            (Self::Real(began), Some(at)) => match began.checked_add(at) {
+                Some(at) => tokio::time::sleep_until(at.into()).await,
+                None => std::future::pending().await,
+            },
+            (Self::Manual(clock, began), Some(at)) => {
+                let at = began.saturating_add(at);
+                // Its sender lives in `clock`.
+                if clock.now.subscribe().wait_for(|now| *now >= at).await.is_err() {
+                    std::future::pending().await
+                }
+            }
+            (_, None) => std::future::pending().await,
+        }
     }
 }

@@ -18,6 +18,10 @@ pub(crate) struct Wanted {
     pub(crate) all: Option<CancelReason>,
     /// Stop these.
     pub(crate) stops: BTreeMap<SubagentId, CancelReason>,
+    /// More time for these.
+    pub(crate) extensions: BTreeMap<SubagentId, Duration>,
+    /// These stand still (`true`), or go on.
+    pub(crate) holds: BTreeMap<SubagentId, bool>,
     /// Clocks and workers stand still.
     pub(crate) suspended: bool,
 }
@@ -78,6 +82,8 @@ impl ControlState {
         state.taken = state.said;
         let wanted = state.wanted.clone();
         state.wanted.stops.clear();
+        state.wanted.extensions.clear();
+        state.wanted.holds.clear();
         wanted
     }
 

@@ -219,6 +219,7 @@ impl Merged {
             Event::SpawnRequested { .. }
             | Event::Start { .. }
             | Event::Tool { .. }
+            | Event::Warning { .. }
             | Event::Complete { .. } => {}
         }
     }

@@ -10,15 +10,22 @@
 //! | `journal` | events and output to the store |
 //! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
+//! | `hooks` | callbacks of the caller |
+//! | `diagnostic` | what a child was doing when its time was over |
+//! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
 mod child_io;
 mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
+mod diagnostic;
+pub(crate) mod hooks;
 mod journal;
 mod line;
+mod tool_names;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,7 +33,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
+use delegate_protocol::envelope::{Identity, Relayed};
 use delegate_protocol::{Event, RunId, SubagentId};
+
+pub use self::clock::ManualClock;
+pub use self::hooks::{Listener, Sign, Stopped};
 use tokio::sync::oneshot;
 
 use self::control::ControlState;
@@ -50,6 +61,8 @@ pub struct Run {
     /// Tasks whose `SpawnRequested` was handed out. Those events are made when they are asked for, so
     /// that a long batch does not queue them.
     requested: usize,
+    /// Who runs, and the tools that each has started; for [`Run::next_relayed`].
+    relaying: HashMap<SubagentId, (Identity, u64)>,
     delivery: Arc<Delivery>,
     control: Arc<ControlState>,
     store: Store,
@@ -58,7 +71,7 @@ pub struct Run {
 }
 
 impl Run {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         id: RunId,
         plan: Arc<Plan>,
         delivery: Arc<Delivery>,
@@ -66,7 +79,16 @@ impl Run {
         store: Store,
         report: oneshot::Receiver<Report>,
     ) -> Self {
-        Self { id, plan, requested: 0, delivery, control, store, report: Some(report) }
+        Self {
+            id,
+            plan,
+            requested: 0,
+            relaying: HashMap::new(),
+            delivery,
+            control,
+            store,
+            report: Some(report),
+        }
     }
 
     /// Its id.
@@ -100,6 +122,28 @@ impl Run {
             return Some(event);
         }
         self.delivery.next().await
+    }
+
+    /// As [`Run::next`], with who it is about and how many tools that child has started (those that came
+    /// through here).
+    pub async fn next_relayed(&mut self) -> Option<Relayed> {
+        let event = self.next().await?;
+        let child = event.child();
+        let (identity, tool_count) = self
+            .relaying
+            .entry(child)
+            .or_insert_with(|| (Identity::of(&self.plan.spec(child.task_index() as usize)), 0));
+        *tool_count += u64::from(matches!(event, Event::Tool { .. }));
+        let (identity, tool_count) = (identity.clone(), *tool_count);
+        if matches!(event, Event::Complete { .. }) {
+            self.relaying.remove(&child);
+        }
+        Some(Relayed { identity, tool_count, event })
+    }
+
+    /// Blocking twin of [`Run::next_relayed`].
+    pub fn next_relayed_blocking(&mut self) -> Option<Relayed> {
+        block_on(self.next_relayed())
     }
 
     /// Blocking twin of [`Run::next`], for code without a runtime.
@@ -167,6 +211,30 @@ impl Control {
     pub fn stop(&self, child: SubagentId) {
         self.state.want(|wanted| {
             wanted.stops.insert(child, CancelReason::Interrupt);
+        });
+    }
+
+    /// Gives one child more time, running or waiting: its wall clock ends so much later, and so does its
+    /// present window without progress. Said twice it is twice as much. A limit that is not set stays so.
+    pub fn extend(&self, child: SubagentId, by: Duration) {
+        self.state.want(|wanted| {
+            let more = wanted.extensions.entry(child).or_default();
+            *more = more.saturating_add(by);
+        });
+    }
+
+    /// Stops (SIGSTOP) the processes of one running child and pauses its clocks. In a thread only what it
+    /// started stands still. Asking it to stop ends the pause. No-op for one that waits.
+    pub fn pause(&self, child: SubagentId) {
+        self.state.want(|wanted| {
+            wanted.holds.insert(child, true);
+        });
+    }
+
+    /// Lets it go on.
+    pub fn unpause(&self, child: SubagentId) {
+        self.state.want(|wanted| {
+            wanted.holds.insert(child, false);
         });
     }
 

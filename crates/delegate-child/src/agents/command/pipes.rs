@@ -294,7 +294,7 @@ mod tests {
     /// waits for a full outbox then, until more has been written.
     #[test]
     fn a_pipe_that_is_written_without_end_ends_with_the_program() {
-        let desk = Desk::new(Arc::default());
+        let desk = Desk::new(Arc::default(), Arc::default());
         let spec = Arc::new(sample(0, "command", ""));
         let said = Arc::clone(&desk);
         let mut session = Session::new(spec, OwnerSource::of(None), Kept::default(), said);

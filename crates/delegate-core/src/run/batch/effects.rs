@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use delegate_protocol::codec;
+use delegate_protocol::envelope::Identity;
 use delegate_protocol::frame::{Encoder, PART};
 use delegate_protocol::value::Bytes;
 use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
@@ -18,6 +19,7 @@ use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
+use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
 use crate::run::line;
 use crate::store::spill;
@@ -46,6 +48,9 @@ impl Loop {
                 start_failure: None,
                 said: None,
                 settling: false,
+                shared: Rc::default(),
+                stopped: false,
+                diagnostic: None,
             },
         );
         let launcher = self.batch.launcher.clone();
@@ -71,7 +76,7 @@ impl Loop {
         let journal = self.journal(index);
         let Some(active) = self.active.get_mut(&index) else { return };
         let Launched { pid, handle, line, output } = launched;
-        if self.paused {
+        if self.paused || active.stopped {
             handle.pause();
         }
         active.handle = Some(handle);
@@ -93,7 +98,8 @@ impl Loop {
                     delivery: Arc::clone(&self.batch.delivery),
                     journal,
                     answer: spill::Answer::new(result_file, limit),
-                    clock: self.clock,
+                    clock: self.clock.clone(),
+                    shared: Rc::clone(&active.shared),
                 };
                 let sender = self.sender.clone();
                 let span =
@@ -170,12 +176,13 @@ impl Loop {
         let kept = launched || subject.start_failure.is_some();
         let outcome = collect::outcome(subject, &facts, *said);
         self.statuses[index as usize] = outcome.status;
+        let trace = if self.hooks.is_some() { outcome.tool_trace.clone() } else { Vec::new() };
         let complete = collect::complete(&outcome);
         let child = self.batch.plan.subagent_id(index as usize);
         let goal = self.batch.plan.tasks[index as usize].goal();
         let requested = (!launched).then(|| Event::SpawnRequested { child, goal: goal.to_owned() });
         let event = Event::Complete { child, end: complete.clone() };
-        self.completes.insert(index, complete);
+        self.completes.insert(index, (complete, trace));
         let (journal, run) = (self.journal(index), self.batch.run);
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let now = self.clock.now();
@@ -193,7 +200,9 @@ impl Loop {
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
         let plan = &self.batch.plan;
         let task = &plan.tasks[index as usize];
-        let start_failure = self.active.get_mut(&index).and_then(|a| a.start_failure.take());
+        let active = self.active.get_mut(&index);
+        let (start_failure, diagnostic) =
+            active.map_or((None, None), |a| (a.start_failure.take(), a.diagnostic.take()));
         let kept = launched || start_failure.is_some();
         let logs = kept.then(|| self.batch.store.child_dir(self.batch.run, index)).flatten();
         Subject {
@@ -205,6 +214,7 @@ impl Loop {
             start_limit: plan.settings.start_timeout,
             logs,
             start_failure,
+            diagnostic,
         }
     }
 
@@ -236,9 +246,13 @@ impl Loop {
     pub(super) fn announce(&mut self, index: u32) {
         // Its handle goes with it: nothing of the child is left to end.
         drop(self.active.remove(&index));
-        if let Some(end) = self.completes.remove(&index) {
+        if let Some((end, tool_trace)) = self.completes.remove(&index) {
             let child = self.batch.plan.subagent_id(index as usize);
-            self.batch.delivery.push(Event::Complete { child, end });
+            self.batch.delivery.push(Event::Complete { child, end: end.clone() });
+            if let Some(hooks) = &self.hooks {
+                let identity = Identity::of(&self.batch.plan.spec(index as usize));
+                hooks.stop(child, Stopped { identity, end, tool_trace });
+            }
         }
     }
 

@@ -1,0 +1,140 @@
+//! What a child spent and touched, folded from its notes as they come, so that one that is killed has
+//! told it: calls, tokens, money, files, and how its last tools ended. Filled by [`crate::run`].
+
+use std::collections::{BTreeSet, VecDeque};
+
+use delegate_protocol::outcome::{MAX_PATHS, OUTPUT_TAIL, PATH_BYTES, ToolEnd, ToolOutput};
+use delegate_protocol::{Beat, Note, Tokens};
+
+use super::cut_off;
+
+/// Characters of a tool's output that an entry shows.
+const PREVIEW_CHARS: usize = 600;
+
+/// The running account of a child, on its parent's side.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// Calls by notes, and by beats: a beat may be ahead of the notes that wait behind it.
+    calls: [u64; 2],
+    pub(super) tokens: Tokens,
+    pub(super) reasoning_tokens: u64,
+    pub(super) cost_usd: Option<f64>,
+    pub(super) read: Paths,
+    pub(super) written: Paths,
+    pub(super) tail: VecDeque<ToolOutput>,
+}
+
+impl Spent {
+    /// Takes a note; `tool` is the one that runs.
+    pub fn note(&mut self, note: Note, tool: Option<&str>) {
+        match note {
+            Note::Call { tokens, reasoning_tokens, cost_usd } => {
+                self.calls[0] = self.calls[0].saturating_add(1);
+                self.tokens.input = self.tokens.input.saturating_add(tokens.input);
+                self.tokens.output = self.tokens.output.saturating_add(tokens.output);
+                self.reasoning_tokens = self.reasoning_tokens.saturating_add(reasoning_tokens);
+                if let Some(cost) = cost_usd {
+                    self.cost_usd = Some(self.cost_usd.unwrap_or(0.0) + cost);
+                }
+            }
+            Note::File { path, written: true } => self.written.add(path),
+            Note::File { path, written: false } => self.read.add(path),
+            Note::ToolDone(ToolEnd { ok, preview, .. }) => {
+                if self.tail.len() == OUTPUT_TAIL {
+                    self.tail.pop_front();
+                }
+                let preview = preview.unwrap_or_default().chars().take(PREVIEW_CHARS).collect();
+                let tool = tool.unwrap_or("tool").to_owned();
+                self.tail.push_back(ToolOutput { tool, preview, is_error: !ok });
+            }
+            Note::Channel { .. } => {}
+        }
+    }
+
+    /// Takes a beat.
+    pub fn beat(&mut self, beat: &Beat) {
+        self.calls[1] = self.calls[1].max(beat.api_calls);
+    }
+
+    /// Model calls so far.
+    #[must_use]
+    pub fn api_calls(&self) -> u64 {
+        self.calls[0].max(self.calls[1])
+    }
+}
+
+/// Paths in the order of their first mention; no more than an entry takes.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    known: BTreeSet<String>,
+    list: Vec<String>,
+}
+
+impl Paths {
+    fn add(&mut self, mut path: String) {
+        cut_off(&mut path, PATH_BYTES);
+        if self.list.len() < MAX_PATHS && !self.known.contains(&path) {
+            self.known.insert(path.clone());
+            self.list.push(path);
+        }
+    }
+
+    pub(super) fn into_list(self) -> Vec<String> {
+        self.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, written: bool) -> Note {
+        Note::File { path: path.to_owned(), written }
+    }
+
+    #[test]
+    fn a_call_that_both_a_beat_and_a_note_tell_counts_once() {
+        let mut spent = Spent::default();
+        let tokens = Tokens { input: 3, output: 4 };
+        for cost_usd in [None, Some(0.5), None] {
+            spent.note(Note::Call { tokens, reasoning_tokens: 1, cost_usd }, None);
+        }
+        spent.beat(&Beat { api_calls: 3, ..Beat::default() });
+        assert_eq!((spent.api_calls(), spent.reasoning_tokens, spent.cost_usd), (3, 3, Some(0.5)));
+        assert_eq!(spent.tokens, Tokens { input: 9, output: 12 });
+        // A worker that tells no notes beats, and the other way round.
+        spent.beat(&Beat { api_calls: 7, ..Beat::default() });
+        assert_eq!(spent.api_calls(), 7);
+    }
+
+    #[test]
+    fn c15_paths_are_told_once_in_order_and_are_bounded() {
+        let mut spent = Spent::default();
+        for path in ["b", "a", "b", "a"] {
+            spent.note(file(path, true), None);
+            spent.note(file("r", false), None);
+        }
+        for number in 0..2 * MAX_PATHS {
+            spent.note(file(&number.to_string(), false), None);
+        }
+        spent.note(file(&"x".repeat(2 * PATH_BYTES), true), None);
+        let written = spent.written.into_list();
+        assert_eq!((&written[..2], written.len()), (&["b".to_owned(), "a".to_owned()][..], 3));
+        assert_eq!(written[2].len(), PATH_BYTES);
+        let read = spent.read.into_list();
+        assert_eq!((read[0].as_str(), read.len()), ("r", MAX_PATHS));
+    }
+
+    #[test]
+    fn the_tail_holds_the_last_tools_with_the_head_of_their_output() {
+        let mut spent = Spent::default();
+        for number in 0..OUTPUT_TAIL + 1 {
+            let preview = Some("é".repeat(2 * PREVIEW_CHARS));
+            let end = ToolEnd { result_bytes: 1, ok: number % 2 == 0, preview };
+            spent.note(Note::ToolDone(end), Some(&number.to_string()));
+        }
+        assert_eq!(spent.tail.len(), OUTPUT_TAIL);
+        assert_eq!((spent.tail[0].tool.as_str(), spent.tail[0].is_error), ("1", true));
+        assert_eq!(spent.tail[0].preview.chars().count(), PREVIEW_CHARS);
+    }
+}

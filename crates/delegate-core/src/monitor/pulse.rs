@@ -1,0 +1,206 @@
+//! What a child was seen to do, folded from its events and beats: the [`Activity`] that its clocks
+//! want, and words for people. Filled by [`crate::run`], which alone waits.
+
+use std::time::Duration;
+
+use delegate_protocol::{Beat, ChildEvent, Note};
+
+use crate::monitor::liveness::Activity;
+
+/// Characters of a tool's name that are shown.
+const SHOWN: usize = 80;
+
+/// What is known of one running child.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    activity: Activity,
+    tool: Option<String>,
+    last: &'static str,
+    /// What the last beat counted.
+    beat: Beat,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { activity: Activity::NONE, tool: None, last: "", beat: Beat::default() }
+    }
+}
+
+impl Pulse {
+    /// What its clocks want.
+    #[must_use]
+    pub const fn activity(&self) -> Activity {
+        self.activity
+    }
+
+    /// The tool that runs now.
+    #[must_use]
+    pub fn tool(&self) -> Option<&str> {
+        self.tool.as_deref()
+    }
+
+    /// Takes an event that came at `now`.
+    pub fn event(&mut self, event: &ChildEvent, now: Duration) {
+        let last = match event {
+            ChildEvent::Text { .. } => "writing",
+            ChildEvent::Thinking { .. } => "thinking",
+            ChildEvent::Progress { .. } => "making progress",
+            ChildEvent::Tool { name, .. } => {
+                self.set_tool(Some(name.clone()));
+                "calling a tool"
+            }
+            ChildEvent::Note(Note::ToolDone(_)) => {
+                self.set_tool(None);
+                "done with a tool"
+            }
+            ChildEvent::Note(Note::Call { .. }) => {
+                self.activity.api_calls = self.activity.api_calls.saturating_add(1);
+                "done with a model call"
+            }
+            ChildEvent::Note(Note::File { .. }) => "working on files",
+            ChildEvent::Note(Note::Channel { reports }) => {
+                self.activity.reports = *reports;
+                return;
+            }
+        };
+        if event.is_content() {
+            self.last = last;
+            self.mark(now);
+        }
+    }
+
+    /// Takes a beat that came at `now`. It proves progress by what it counts, and by nothing else.
+    pub fn beat(&mut self, beat: Beat, now: Duration) {
+        let counted = beat.activity != self.beat.activity;
+        // What an event has told is known, and no progress again.
+        let called = beat.api_calls > self.activity.api_calls;
+        let changed = beat.current_tool != self.tool;
+        if counted {
+            self.mark(now.saturating_sub(Duration::from_millis(beat.quiet_ms)));
+        } else if called || changed {
+            self.mark(now);
+        }
+        self.activity.api_calls = self.activity.api_calls.max(beat.api_calls);
+        self.set_tool(beat.current_tool.clone());
+        self.beat = beat;
+    }
+
+    fn set_tool(&mut self, tool: Option<String>) {
+        self.activity.in_tool = tool.is_some();
+        self.tool = tool;
+    }
+
+    fn mark(&mut self, at: Duration) {
+        self.activity.marks = self.activity.marks.wrapping_add(1);
+        self.activity.at = self.activity.at.max(at);
+    }
+
+    /// One line for whoever watches the parent.
+    #[must_use]
+    pub fn describe(&self, max_iterations: u32) -> String {
+        let doing = match self.tool.as_deref() {
+            Some(tool) => format!("running {}", tool.chars().take(SHOWN).collect::<String>()),
+            None if !self.last.is_empty() => self.last.to_owned(),
+            None => return "a subagent is at work".to_owned(),
+        };
+        let calls = self.activity.api_calls;
+        format!("a subagent is {doing} (iteration {calls}/{max_iterations})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delegate_protocol::outcome::ToolEnd;
+    use delegate_protocol::{Tokens, Value};
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn text(text: &str) -> ChildEvent {
+        ChildEvent::Text { text: text.to_owned() }
+    }
+
+    fn tool(name: &str) -> ChildEvent {
+        ChildEvent::Tool { name: name.to_owned(), preview: None, args: Value::Null }
+    }
+
+    fn call() -> ChildEvent {
+        let tokens = Tokens::default();
+        ChildEvent::Note(Note::Call { tokens, reasoning_tokens: 0, cost_usd: None })
+    }
+
+    #[test]
+    fn rb_58_blank_text_is_no_progress_however_much_comes() {
+        let mut pulse = Pulse::default();
+        for second in 0..10_000 {
+            for blank in [text(" "), text(""), text("\n\t"), text("\u{a0}")] {
+                pulse.event(&blank, at(second));
+            }
+        }
+        assert_eq!(pulse.activity(), Activity::NONE);
+        pulse.event(&text(" a"), at(10_000));
+        assert_eq!((pulse.activity().marks, pulse.activity().at), (1, at(10_000)));
+    }
+
+    #[test]
+    fn c08_a_beat_is_progress_by_what_it_counts_and_not_by_coming() {
+        let mut pulse = Pulse::default();
+        for second in 1..100 {
+            pulse.beat(Beat { sequence: second, ..Beat::default() }, at(second));
+        }
+        assert_eq!(pulse.activity(), Activity::NONE);
+        // A tick of activity alone; it happened 2 s before the beat.
+        let tick = Beat { activity: 1, quiet_ms: 2000, ..Beat::default() };
+        pulse.beat(tick.clone(), at(100));
+        assert_eq!((pulse.activity().marks, pulse.activity().at), (1, at(98)));
+        pulse.beat(tick, at(130));
+        assert_eq!((pulse.activity().marks, pulse.activity().at), (1, at(98)));
+    }
+
+    #[test]
+    fn a_beat_that_shows_what_an_event_has_told_is_no_second_progress() {
+        let mut pulse = Pulse::default();
+        pulse.event(&call(), at(9));
+        pulse.event(&tool("grep"), at(10));
+        let before = pulse.activity();
+        let current_tool = Some("grep".to_owned());
+        pulse.beat(Beat { api_calls: 1, current_tool, ..Beat::default() }, at(30));
+        assert_eq!(pulse.activity(), before);
+    }
+
+    #[test]
+    fn calls_and_tools_of_a_worker_that_counts_nothing_are_progress() {
+        let mut pulse = Pulse::default();
+        pulse.beat(Beat { api_calls: 1, ..Beat::default() }, at(1));
+        let grep = Some("grep".to_owned());
+        pulse.beat(Beat { api_calls: 1, current_tool: grep.clone(), ..Beat::default() }, at(2));
+        assert!(pulse.activity().in_tool);
+        pulse.beat(Beat { api_calls: 1, current_tool: grep, ..Beat::default() }, at(3));
+        let seen = pulse.activity();
+        assert_eq!((seen.marks, seen.at, seen.api_calls), (2, at(2), 1));
+    }
+
+    #[test]
+    fn a_tool_is_current_until_it_ends_and_a_channel_is_no_progress() {
+        let mut pulse = Pulse::default();
+        pulse.event(&tool("grep"), at(1));
+        assert_eq!((pulse.tool(), pulse.activity().in_tool), (Some("grep"), true));
+        pulse.event(&ChildEvent::Note(Note::ToolDone(ToolEnd::default())), at(2));
+        assert_eq!((pulse.tool(), pulse.activity().in_tool), (None, false));
+        let before = pulse.activity();
+        pulse.event(&ChildEvent::Note(Note::Channel { reports: false }), at(3));
+        assert_eq!(pulse.activity(), Activity { reports: false, ..before });
+    }
+
+    #[test]
+    fn m104_m107_the_line_names_the_tool_else_the_last_activity() {
+        let mut pulse = Pulse::default();
+        assert_eq!(pulse.describe(50), "a subagent is at work");
+        pulse.event(&call(), at(1));
+        assert_eq!(pulse.describe(50), "a subagent is done with a model call (iteration 1/50)");
+        pulse.event(&tool("web_search"), at(2));
+        assert_eq!(pulse.describe(50), "a subagent is running web_search (iteration 1/50)");
+    }
+}
