@@ -51,6 +51,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
             &["owner"],
+            &["wrap"],
         ],
     ),
     (

@@ -238,6 +238,7 @@ impl Child {
         }
         let mut known = lock(&self.known);
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => known.exit = Some(exit),
             ChildEvent::Emptied(emptied) => known.end = Some(End::Emptied(emptied)),
             ChildEvent::Lost => known.end = Some(End::Lost),

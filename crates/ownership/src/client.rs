@@ -26,7 +26,7 @@ use crate::identity;
 use crate::line;
 use crate::number::next_spawn;
 use crate::order::order;
-use crate::program::{Kind, Program};
+use crate::program::{Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
@@ -57,7 +57,7 @@ impl fmt::Debug for Client {
 #[derive(Debug)]
 enum Source {
     /// Guards of our own.
-    Start { program: Program, args: Vec<OsString> },
+    Start { program: Program, args: Vec<OsString>, stand: Stand },
     /// A line that was handed to us; when it ends there is no other.
     Given,
 }
@@ -87,8 +87,8 @@ impl State {
 }
 
 impl Client {
-    pub(crate) fn start(program: Program, args: Vec<OsString>) -> Arc<Self> {
-        Self::with(Source::Start { program, args }, None)
+    pub(crate) fn start(program: Program, args: Vec<OsString>, stand: Stand) -> Arc<Self> {
+        Self::with(Source::Start { program, args, stand }, None)
     }
 
     pub(crate) fn given(line: OwnedFd) -> Arc<Self> {
@@ -229,9 +229,11 @@ impl Client {
             return Ok(Arc::clone(line));
         }
         let socket = match &self.source {
-            Source::Start { program, args } => {
+            Source::Start { program, args, stand } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                let (before, owner) = (state.generation, self.number);
+                let numbers = RoleNumbers { before, owner, stand: *stand };
+                start_guards(program, args, numbers, journal)?
             }
             Source::Given => state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -301,6 +303,11 @@ impl Client {
                 }
                 self.forget_group(&child);
                 child.tell(ChildEvent::Emptied(emptied));
+            }
+            Reply::Stopped { id, signal } => {
+                if let Some(child) = self.child(id) {
+                    child.tell(ChildEvent::Stopped(signal));
+                }
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),

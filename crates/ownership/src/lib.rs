@@ -21,6 +21,8 @@ pub mod ledger;
 pub mod owner;
 pub mod program;
 pub mod spawn;
+#[cfg(target_os = "linux")]
+pub mod wrap;
 
 #[cfg(target_os = "linux")]
 mod attach;

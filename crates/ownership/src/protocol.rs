@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::exit::{Emptied, Exit};
-use crate::spawn::{Leftovers, Phase};
+use crate::spawn::{Joins, Leftovers, Phase};
 use crate::sys::Pid;
 use crate::sys::start::Failed;
 
@@ -17,7 +17,7 @@ use bytes::{Reader, Writer};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -28,7 +28,7 @@ pub(crate) const MAX_INLINE: usize = 192 * 1024;
 pub(crate) const MAX_RECORD: usize = 4 * 1024 * 1024;
 
 /// Most descriptors that a spawn may name. The kernel's limit for one message is 253.
-pub(crate) const MAX_FDS: usize = 64;
+pub(crate) const MAX_FDS: usize = 240;
 
 /// Most leftovers that are named.
 pub(crate) const MAX_NAMED: usize = 16;
@@ -102,6 +102,8 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+    /// It runs as if the owner had started it: in that group, and nobody's orphans come to it.
+    pub(crate) joins: Option<Joins>,
 }
 
 /// A process group that something else started.
@@ -187,6 +189,11 @@ pub(crate) enum Reply {
     /// To [`Request::Ping`].
     Pong {
         number: u64,
+    },
+    /// A program that joined its owner's group was stopped by this signal.
+    Stopped {
+        id: u64,
+        signal: i32,
     },
 }
 
@@ -291,6 +298,7 @@ impl Reply {
             Self::Leaving => to.byte(7),
             Self::Resynced { number } => to.byte(8).long(*number),
             Self::Pong { number } => to.byte(9).long(*number),
+            Self::Stopped { id, signal } => to.byte(20).long(*id).signed(*signal),
         };
         to.bytes
     }
@@ -312,6 +320,7 @@ impl Reply {
             7 => Self::Leaving,
             8 => Self::Resynced { number: from.long()? },
             9 => Self::Pong { number: from.long()? },
+            20 => Self::Stopped { id: from.long()?, signal: from.signed()? },
             _ => return None,
         };
         from.finish(reply)

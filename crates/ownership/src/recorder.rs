@@ -91,6 +91,7 @@ impl Entry {
 impl Known {
     fn write(&self, event: &ChildEvent) {
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
             ChildEvent::Emptied(emptied) => {
                 let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX).max(emptied.kept);

@@ -27,6 +27,18 @@ pub struct Spawn {
     pub(crate) leftovers: Leftovers,
     pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
+    pub(crate) joins: Option<Joins>,
+}
+
+/// What a program that runs as if its owner had started it has of that owner, beside descriptors and
+/// environment. It is no subreaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joins {
+    /// Its process group, of the guards' session.
+    pub(crate) group: i32,
+    /// Signals that it ignores, and that are blocked in it: bit 0 is signal 1.
+    pub(crate) ignored: u64,
+    pub(crate) blocked: u64,
 }
 
 /// What becomes of what a child leaves in its scope when it ends by itself.
@@ -68,6 +80,7 @@ impl Spawn {
             leftovers: Leftovers::Kill,
             release: None,
             purpose: String::new(),
+            joins: None,
         }
     }
 
@@ -146,6 +159,13 @@ impl Spawn {
     ) -> Self {
         let command = command.into_iter().map(|word| word.as_ref().to_owned()).collect();
         self.release = Some((command, deadline));
+        self
+    }
+
+    /// Runs it as if the owner had started it ([`crate::wrap`]).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn joins(mut self, joins: Joins) -> Self {
+        self.joins = Some(joins);
         self
     }
 

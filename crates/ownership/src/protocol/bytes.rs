@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Image, MAX_FDS, MAX_NAMED, Order};
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
-use crate::spawn::Leftovers;
+use crate::spawn::{Joins, Leftovers};
 
 #[derive(Default)]
 pub(super) struct Writer {
@@ -56,7 +56,8 @@ impl Writer {
     }
 
     pub(super) fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release } = order;
+        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, joins } =
+            order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -75,7 +76,13 @@ impl Writer {
             None => self.byte(0),
             Some(line) => self.byte(1).signed(*line),
         };
-        self.duration(*grace).leftovers(*leftovers).deadline(*release)
+        self.duration(*grace).leftovers(*leftovers).deadline(*release);
+        match joins {
+            None => self.byte(0),
+            Some(Joins { group, ignored, blocked }) => {
+                self.byte(1).signed(*group).long(*ignored).long(*blocked)
+            }
+        }
     }
 
     pub(super) fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
@@ -202,7 +209,12 @@ impl<'a> Reader<'a> {
             grace: self.duration()?,
             leftovers: self.leftovers()?,
             release: self.deadline()?,
+            joins: if self.flag()? { Some(self.joins()?) } else { None },
         })
+    }
+
+    fn joins(&mut self) -> Option<Joins> {
+        Some(Joins { group: self.signed()?, ignored: self.long()?, blocked: self.long()? })
     }
 
     pub(super) fn deadline(&mut self) -> Option<Option<Duration>> {

@@ -116,7 +116,11 @@ fn word(reply: &Reply) -> Option<(u64, &'static str)> {
         Reply::Failed { id, .. } => Some((*id, "failed")),
         Reply::Exited { id, .. } => Some((*id, "exited")),
         Reply::Emptied { id, .. } => Some((*id, "emptied")),
-        Reply::Hello { .. } | Reply::Leaving | Reply::Resynced { .. } | Reply::Pong { .. } => None,
+        Reply::Hello { .. }
+        | Reply::Leaving
+        | Reply::Resynced { .. }
+        | Reply::Stopped { .. }
+        | Reply::Pong { .. } => None,
     }
 }
 

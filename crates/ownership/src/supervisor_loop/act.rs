@@ -145,9 +145,10 @@ impl Loop {
     pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
         let (parent, id, grace) = (found.parent, found.id, found.grace);
-        let (policy, release) = (found.policy, found.release);
+        let (policy, release, joined) = (found.policy, found.release, found.joined);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
         self.table.set_policy(slot, policy);
+        self.table.flag(slot, Flag::Joined, joined);
         if let Release::Due(deadline) = release {
             self.table.set_release(slot, deadline);
         }
@@ -189,6 +190,7 @@ impl Loop {
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. } => {}
         }
         let heard = about.and_then(|scope| self.note_reply(reply, scope));
@@ -220,6 +222,7 @@ impl Loop {
             | Reply::Emptied { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. } => None,
         }
     }

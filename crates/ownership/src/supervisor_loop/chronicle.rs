@@ -79,6 +79,7 @@ impl Loop {
             | Reply::Opened { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. } => {}
         }
     }

@@ -61,5 +61,6 @@ fn order(command: Command, child: Pid) -> Order {
         grace: Duration::ZERO,
         leftovers: Leftovers::Kill,
         release: None,
+        joins: None,
     }
 }
