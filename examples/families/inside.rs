@@ -32,7 +32,7 @@ const SETTLE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(1)];
 const SCORE: &str = "300";
 
 /// What the other owner has: a server with a launcher, and a daemon.
-const CONTROL: [&str; 2] = [
+pub(crate) const CONTROL: [&str; 2] = [
     r#"server="$SERVICE" --lock "$DIR/lock"; :"#,
     r#"done=(setsid "$SERVICE" </dev/null >/dev/null 2>&1 &)"#,
 ];
@@ -252,7 +252,7 @@ fn is_ready(row: &Row, agent: &Agent, others: &BTreeSet<Identity>) -> bool {
 }
 
 /// An owner, as the mode of the case has it.
-struct Agent {
+pub(crate) struct Agent {
     process: Child,
     /// Of the agent itself, also where something stands above it.
     identity: Identity,
@@ -261,7 +261,7 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(
+    pub(crate) fn start(
         dir: &Path,
         case: &Case,
         tools: &Tools,
@@ -274,6 +274,7 @@ impl Agent {
         let mut command = match case.mode {
             Mode::Own => {
                 let mut command = Command::new(&tools.own);
+                command.args(["--grace", &format!("{}ms", row.grace)]);
                 command.args(case.tier.words()).arg("--").arg(&tools.agent);
                 command
             }
@@ -283,6 +284,7 @@ impl Agent {
         command.env("DIR", dir).env("HOME", dir).env("PORT", port.to_string());
         command.env("PROGRAMS", &tools.programs).env("SERVICE", &tools.service);
         command.env("AS", tools.become_other).env("AGENT_INPUT", row.input);
+        command.env("AGENT_GRACE_MS", row.grace.to_string());
         command.env("BESIDE", dir.with_file_name("beside"));
         command.env("npm_config_update_notifier", "false").env("NO_COLOR", "1");
         // State of the command goes where the case goes.
@@ -303,17 +305,17 @@ impl Agent {
         Ok(Self { process, identity, dir: dir.to_owned(), port })
     }
 
-    fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.dir.join("started").exists()
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let read = |name: &str| fs::read(self.dir.join(name)).unwrap_or_default();
         let said = ["out", "log", "stdio"].map(read).concat();
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    fn lock_is_held(&self) -> bool {
+    pub(crate) fn lock_is_held(&self) -> bool {
         is_held(&self.dir.join("lock"))
     }
 
@@ -323,7 +325,7 @@ impl Agent {
     }
 
     /// Who of it lives: not the agent, nor who stands above it or guards it.
-    fn members(&self, others: &BTreeSet<Identity>) -> BTreeSet<Identity> {
+    pub(crate) fn members(&self, others: &BTreeSet<Identity>) -> BTreeSet<Identity> {
         let front = Identity::of(self.process.id().cast_signed());
         let all = everybody();
         let mine = all.difference(others).copied().filter(|who| !is_guard(*who));
@@ -337,6 +339,25 @@ impl Agent {
         text.trim().parse().map_err(|_| format!("the launcher's number: {text:?}"))
     }
 
+    /// Of the process that was started here: the agent, or who stands above it.
+    pub(crate) fn number(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn kill(&self) {
+        self.identity.signal(Signal::KILL);
+    }
+
+    /// Whether the process that was started here has ended; reaps it.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits until it has.
+    pub(crate) fn wait(&mut self) -> Result<(), String> {
+        self.process.wait().map(drop).map_err(|error| error.to_string())
+    }
+
     fn output_has_ended(&self) -> bool {
         self.dir.join("ended").exists()
     }
@@ -346,7 +367,11 @@ impl Agent {
         writeln!(stdin, "{word}").map_err(|error| error.to_string())
     }
 
-    fn wait_for(&mut self, what: &str, fact: impl Fn(&Self) -> bool) -> Result<(), String> {
+    pub(crate) fn wait_for(
+        &mut self,
+        what: &str,
+        fact: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
         let found = wait_for(what, || fact(self).then_some(()));
         found.map_err(|error| {
             let said = self.said();
@@ -374,7 +399,7 @@ fn free_port() -> u16 {
     socket.local_addr().expect("address").port()
 }
 
-fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> Result<T, String> {
+pub(crate) fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> Result<T, String> {
     let until = Instant::now() + DEADLINE;
     loop {
         if let Some(value) = fact() {
@@ -388,14 +413,14 @@ fn wait_for<T>(what: &str, mut fact: impl FnMut() -> Option<T>) -> Result<T, Str
 }
 
 /// Belongs to nobody here and must not be touched: it keeps its number, its start time and its lock.
-struct Stranger {
+pub(crate) struct Stranger {
     process: Child,
     identity: Identity,
     lock: PathBuf,
 }
 
 impl Stranger {
-    fn start(lock: &Path) -> Result<Self, String> {
+    pub(crate) fn start(lock: &Path) -> Result<Self, String> {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(lock).args(["sleep", "600"]);
         let process = command.spawn().map_err(|error| format!("flock: {error}"))?;
@@ -404,7 +429,11 @@ impl Stranger {
         Ok(Self { process, identity, lock: lock.to_owned() })
     }
 
-    fn is_untouched(&mut self) -> bool {
+    pub(crate) fn number(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn is_untouched(&mut self) -> bool {
         let alive = self.process.try_wait().is_ok_and(|status| status.is_none());
         alive && self.identity.lives() && is_held(&self.lock)
     }

@@ -3,7 +3,8 @@
 //! another owner and a stranger stand beside it. `docs/families.md` is what it printed.
 //!
 //! `families [--miniatures] [--tier T] [--jsonl] [ROW…]` prints the table, or a JSON line for each case. Missing
-//! programs are said; `.ci/programs` installs them.
+//! programs are said; `.ci/programs` installs them. `families --storms [ROUNDS]` is about members that fork and exit
+//! all the time.
 #![expect(
     clippy::disallowed_methods,
     reason = "runs owners that know nothing of us, and measures time"
@@ -15,6 +16,7 @@ mod look;
 mod miniatures;
 mod outside;
 mod rows;
+mod storms;
 mod table;
 
 use std::path::Path;
@@ -29,7 +31,10 @@ const HELP: &str = "\
 What agent programs leave behind, measured: a table, from real runs.
 
 families [--miniatures] [--tier TIER] [--jsonl] [ROW…]
+families --storms [ROUNDS [STORM…]]
 
+  --storms      members that fork and exit all the time, so many rounds each: 1000 (20 of the
+                control, and of the fork storm)
   --miniatures  each kind of leftover in a few lines, instead of the families
   --tier TIER   what holds a tree together: subreaper
   --jsonl       a JSON object for each case instead of the table
@@ -47,6 +52,9 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["@inside", row, end, mode, tier, dir] => inside(row, end, mode, tier, Path::new(dir)),
+        ["@storm", kind, mode, rounds, dir] => storm(kind, mode, rounds, Path::new(dir)),
+        ["--storms"] => show_storms("1000", &[]),
+        ["--storms", rounds, kinds @ ..] => show_storms(rounds, kinds),
         words => Wanted::of(words).and_then(show),
     };
     result.unwrap_or_else(|error| {
@@ -140,4 +148,39 @@ fn show(wanted: Wanted) -> Result<ExitCode, String> {
     }
     let failed = results.iter().any(|(case, seen)| !table::faults(case, seen).is_empty());
     Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn storm(kind: &str, mode: &str, rounds: &str, dir: &Path) -> Result<ExitCode, String> {
+    let mode = Mode::ALL.into_iter().find(|known| known.name() == mode).ok_or("no such mode")?;
+    let rounds = rounds.parse().map_err(|_| format!("{rounds:?} is no number of rounds"))?;
+    let storm = storms::run(kind, mode, rounds, &Tools::find()?, dir)?;
+    println!("{}", json!(storm));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One after another: a storm keeps the machine busy.
+fn show_storms(rounds: &str, kinds: &[&str]) -> Result<ExitCode, String> {
+    let asked: u32 = rounds.parse().map_err(|_| format!("{rounds:?} is no number of rounds"))?;
+    let known = storms::KINDS.map(|(kind, ..)| kind);
+    if let Some(unknown) = kinds.iter().find(|kind| !known.contains(kind)) {
+        return Err(format!("no storm {unknown:?}; there are: {}", known.join(", ")));
+    }
+    if let Some(why) = outside::no_namespace() {
+        return Err(format!("no pid namespace may be made here ({why}); nothing was run"));
+    }
+    Tools::find()?;
+    let mut all = Vec::new();
+    for kind in known.into_iter().filter(|kind| kinds.is_empty() || kinds.contains(kind)) {
+        for mode in Mode::ALL {
+            let rounds = storms::rounds(kind, mode, asked);
+            let limit = (120 + u64::from(rounds) * 20).to_string();
+            let words = [kind, mode.name(), &rounds.to_string()];
+            let storm = outside::alone("@storm", &words, &limit);
+            eprint!("{}", storms::line(kind, mode, &storm));
+            all.push((kind, mode, storm));
+        }
+    }
+    println!("{}\n\n{}", outside::machine(), storms::markdown(&all));
+    let holds = all.iter().all(|(kind, mode, storm)| storms::holds(kind, *mode, storm));
+    Ok(ExitCode::from(u8::from(!holds)))
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
+use serde::de::DeserializeOwned;
+
 use crate::rows::Row;
 use crate::table::{Case, Seen};
 
@@ -85,7 +87,7 @@ pub(crate) fn machine() -> String {
 
 /// Why nothing can be shown here; `None` where pid namespaces may be made.
 pub(crate) fn no_namespace() -> Option<String> {
-    let output = namespace().arg("true").stdin(Stdio::null()).output();
+    let output = namespace(LIMIT).arg("true").stdin(Stdio::null()).output();
     match output {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
@@ -94,10 +96,10 @@ pub(crate) fn no_namespace() -> Option<String> {
 }
 
 /// The beginning of a command that runs in a pid namespace of its own.
-fn namespace() -> Command {
+fn namespace(limit: &str) -> Command {
     let mut command = Command::new("timeout");
     // KILL of whoever holds the namespace ends all that is in it.
-    command.args(["-s", "KILL", LIMIT, "setsid", "-w", "unshare"]);
+    command.args(["-s", "KILL", limit, "setsid", "-w", "unshare"]);
     if !rustix::process::geteuid().is_root() {
         command.args(["--user", "--map-current-user"]);
     }
@@ -130,14 +132,21 @@ pub(crate) fn run(
 }
 
 fn one(case: &Case) -> Result<Seen, String> {
+    let words = [case.row, case.end.name(), case.mode.name(), case.tier.name()];
+    alone("@inside", &words, LIMIT)
+}
+
+/// Runs this program in a namespace, with a directory as its last word, and takes what it says last.
+pub(crate) fn alone<T: DeserializeOwned>(
+    role: &str,
+    words: &[&str],
+    limit: &str,
+) -> Result<T, String> {
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     open_the_way(dir.path());
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = namespace();
-    command.arg(own);
-    command.env("RUST_BACKTRACE", "0");
-    command.args(["@inside", case.row, case.end.name(), case.mode.name()]);
-    command.arg(case.tier.name()).arg(dir.path());
+    let mut command = namespace(limit);
+    command.arg(own).arg(role).args(words).arg(dir.path()).env("RUST_BACKTRACE", "0");
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().last().unwrap_or_default();
@@ -152,4 +161,13 @@ fn one(case: &Case) -> Result<Seen, String> {
 fn open_the_way(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711)).expect("own directory");
+}
+
+/// Compiles a program in C that others may run.
+pub(crate) fn compile(program: &Path, source: &str) -> Result<(), String> {
+    let code = program.with_extension("c");
+    std::fs::write(&code, source).map_err(|error| error.to_string())?;
+    let status = Command::new("cc").arg("-o").arg(program).arg(&code).status();
+    let status = status.map_err(|error| format!("cc: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cc: {status}")) }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Row {
     pub(crate) ready: Ready,
     /// Whether something is known to be left without us, when the owner is killed.
     pub(crate) leaves: bool,
+    /// Milliseconds between TERM and KILL, with us.
+    pub(crate) grace: u32,
     /// A script that runs before the owner starts, as somebody else.
     pub(crate) beside: &'static str,
     /// What happens before the owner ends.
@@ -82,6 +84,7 @@ pub(crate) const ROW: Row = Row {
     input: "",
     ready: READY,
     leaves: true,
+    grace: 3000,
     beside: "",
     act: Act::Nothing,
     expected: None,

@@ -18,7 +18,7 @@
 //! ended, `DIR/ended`. The line `exit` on stdin is a clean exit: TERM to each launcher that it still knows, and an
 //! end with code 0. At `again` it executes itself and writes `DIR/again`. The end of stdin alone says nothing.
 //!
-//! With `--owned` it starts the same over [`ownership::Owner`], and exits without ending anything.
+//! With `--owned` it starts the same over [`ownership::Owner`] with a grace of `AGENT_GRACE_MS`, and exits without ending anything.
 #![expect(clippy::disallowed_methods, reason = "a program that knows nothing of us")]
 
 use std::fs::File;
@@ -26,6 +26,7 @@ use std::io::{BufRead, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use ownership::{Leftovers, Owned, Owner, Program, Spawn};
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -115,6 +116,8 @@ fn launch(
             let spawn = input.into_iter().fold(spawn, |spawn, input| spawn.fd(0, input.into()));
             // A shell that is done leaves on purpose: the jobs in its background are the owner's.
             let keeps = kind == "done";
+            let grace = std::env::var("AGENT_GRACE_MS").ok().and_then(|text| text.parse().ok());
+            let spawn = spawn.grace(Duration::from_millis(grace.unwrap_or(3000)));
             let spawn = spawn.leftovers(if keeps { Leftovers::Keep } else { Leftovers::Kill });
             Launcher::Owned(owner.spawn(spawn, |_| {}).expect("spawn"))
         }

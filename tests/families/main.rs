@@ -108,6 +108,21 @@ fn without_subreapers_the_harness_sees_who_escapes() {
     );
 }
 
+/// A short form of `families --storms`: few rounds of each kind. Left-over counts are in what it prints.
+#[test]
+fn storms_end_with_their_owner() {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = families().args(["--storms", "3"]).output().expect("families");
+    drop(turn);
+    let (said, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if error.contains("no pid namespace") {
+        return loudly(&format!("storms SKIPPED: {}", error.trim()));
+    }
+    print!("{said}");
+    assert!(output.status.success(), "{said}{error}");
+}
+
 #[test]
 fn nothing_runs_outside_a_namespace() {
     let dir = tempfile::tempdir().expect("dir");
@@ -116,6 +131,9 @@ fn nothing_runs_outside_a_namespace() {
     let output = command.output().expect("families");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("only as PID 1"));
+    let mut command = families();
+    command.args(["@storm", "hop 2 ms", "before", "1"]).arg(dir.path());
+    assert_eq!(command.output().expect("families").status.code(), Some(2));
     assert_eq!(std::fs::read_dir(dir.path()).expect("dir").count(), 0, "nothing was started");
 }
 
