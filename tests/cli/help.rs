@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 7] = ["run", "runs", "show", "logs", "trust", "completion", "man"];
+const VERBS: [&str; 9] =
+    ["run", "runs", "show", "logs", "trust", "own", "shim", "completion", "man"];
 
 /// Verbs that are planned, and must not be named before they exist.
-const PLANNED: [&str; 16] = [
-    "rerun", "resume", "ps", "janitor", "doctor", "steer", "report", "wait", "stop", "own", "wrap",
-    "mcp", "serve", "init", "attach", "config",
+const PLANNED: [&str; 14] = [
+    "rerun", "resume", "ps", "janitor", "doctor", "steer", "report", "wait", "stop", "mcp",
+    "serve", "init", "attach", "config",
 ];
 
 #[test]
@@ -71,7 +72,7 @@ fn nothing_names_a_verb_that_does_not_exist() {
 fn exec_is_answered_with_the_right_word() {
     let rig = Rig::new();
     let said = rig.run(["exec", "touch", "ran", "--json-like"]);
-    said.expect(2).says("there is no verb `exec`").says("did you mean `run`?");
+    said.expect(2).says("there is no verb `exec`").says("did you mean `own` or `run`?");
     assert!(!rig.path("ran").exists());
     rig.run(["rnu", "b.yaml"]).expect(2).says("run");
 }

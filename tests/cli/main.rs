@@ -20,6 +20,7 @@ mod hostile;
 mod ledger;
 mod many;
 mod output;
+mod own;
 mod records;
 mod rig;
 mod settings;

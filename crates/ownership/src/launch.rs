@@ -11,8 +11,9 @@ use std::sync::atomic::AtomicU64;
 use crate::program::{Kind, Program, Stand};
 use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
-use crate::spawn::Phase;
+use crate::spawn::{Joins, Phase};
 use crate::sys::Pid;
+use crate::sys::signal::IGNORED;
 use crate::sys::start::{self, Plan};
 
 /// Variable in each child's environment: `<owner pid>.<owner start time>.<number>:<scope>`, where one
@@ -113,7 +114,11 @@ pub(crate) fn start_stage(
     };
     let (argv, env) = (terminated(argv)?, terminated(&env)?);
     let fds = vec![(0, null), (1, null), (2, null), (3, control), (4, owner)];
-    let plan = Plan { session: stand == Stand::Apart, ..Plan::new(image, &argv, &env, fds) };
+    // Until it has left our group, what a terminal sends comes to it as well.
+    let ignored = IGNORED.iter().fold(0, |set, number| set | 1 << (number - 1));
+    let near = Joins { group: 0, ignored, blocked: 0 };
+    let joins = (stand == Stand::Near).then_some(near);
+    let plan = Plan { joins, ..Plan::new(image, &argv, &env, fds) };
     let (_, pidfd) = start::start(&plan)
         .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
     Ok(pidfd)

@@ -34,7 +34,7 @@ pub struct Spawn {
 /// environment. It is no subreaper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joins {
-    /// Its process group, of the guards' session.
+    /// Its process group, of the guards' session; 0 for one of its own.
     pub(crate) group: i32,
     /// Signals that it ignores, and that are blocked in it: bit 0 is signal 1.
     pub(crate) ignored: u64,

@@ -37,23 +37,14 @@ pub struct Wrap {
     quiet: bool,
     name: &'static str,
     report: Option<PathBuf>,
-    #[cfg(feature = "ledger")]
+    #[cfg_attr(not(feature = "ledger"), expect(dead_code, reason = "there is no ledger"))]
     ledger: Option<PathBuf>,
 }
 
 impl Wrap {
     /// A program by name (looked up in `PATH`) or by path. `name` is how this command calls itself in its messages.
     pub fn new(name: &'static str, program: OsString, args: Vec<OsString>) -> Self {
-        Self {
-            program,
-            args,
-            grace: DEFAULT_GRACE,
-            quiet: false,
-            name,
-            report: None,
-            #[cfg(feature = "ledger")]
-            ledger: None,
-        }
+        Self { program, args, grace: DEFAULT_GRACE, quiet: false, name, report: None, ledger: None }
     }
 
     /// Time between TERM and KILL for what is left.
@@ -74,8 +65,7 @@ impl Wrap {
         self
     }
 
-    /// Writes down in this ledger what is started and how it ends.
-    #[cfg(feature = "ledger")]
+    /// Writes down in this ledger what is started and how it ends. Nothing where this crate is built without one.
     pub fn ledger(mut self, file: Option<PathBuf>) -> Self {
         self.ledger = file;
         self

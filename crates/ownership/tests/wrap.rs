@@ -58,7 +58,7 @@ fn what_cannot_be_started_has_its_code_and_says_why() {
         (vec![], 125, "which program?"),
         (vec!["--nonsense", "true"], 125, "there is no option --nonsense"),
         (vec!["--grace", "soon", "true"], 125, "--grace needs a time"),
-        (vec!["--json", "/no/such/file", "true"], 125, "cannot be written"),
+        (vec!["--report", "/no/such/file", "true"], 125, "cannot be written"),
     ] {
         let ended = output(&args);
         assert_eq!(ended.status.code(), Some(code), "{args:?}");
@@ -318,7 +318,7 @@ fn what_was_ended_is_said_in_one_line_and_in_json() {
     let dir = tempfile::tempdir().expect("dir");
     let file = dir.path().join("ended.json");
     let json = file.to_str().expect("text");
-    let ended = output(&["--json", json, "--", "sh", "-c", script]);
+    let ended = output(&["--report", json, "--", "sh", "-c", script]);
     assert_eq!(ended.status.code(), Some(5));
     let said = error_of(&ended);
     assert!(said.starts_with("own: sh exited 5; ended with it: 2 (sleep ×2)"), "{said}");

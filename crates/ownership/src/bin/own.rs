@@ -33,14 +33,14 @@ Usage: own [OPTIONS] [--] PROGRAM [ARGS]...
 
 Options:
   --grace DURATION  Time between TERM and KILL for what is left, such as 3s or 500ms [default: 3s]
-  --json FILE       Write what was ended to FILE as one JSON object; /dev/fd/N works
+  --report FILE     Write what was ended to FILE as one JSON object; /dev/fd/N works
   --quiet           Do not say what was ended
   --help            Print this
 
 Examples:
   own -- npm run dev
   own --grace 10s -- ./server --port 8080
-  own --json /dev/fd/3 -- agent 3>ended.json
+  own --report /dev/fd/3 -- agent 3>ended.json
 
 Exit status: the program's own; of one that a signal has ended, the same signal (128+N in a shell);
 125 own failed, 126 the program cannot be executed, 127 there is no such program.
@@ -61,9 +61,9 @@ Exit status: the program's own; of one that a signal has ended, the same signal 
                     Some(given) => grace = given,
                     None => return wrong("--grace needs a time such as 3s or 500ms"),
                 },
-                Some("--json") => match args.next() {
+                Some("--report") => match args.next() {
                     Some(file) => report = Some(PathBuf::from(file)),
-                    None => return wrong("--json needs a file"),
+                    None => return wrong("--report needs a file"),
                 },
                 Some("--") => match args.next() {
                     Some(program) => break program,

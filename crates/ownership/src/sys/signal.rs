@@ -105,6 +105,16 @@ pub(crate) fn set_default(number: i32) {
     unsafe { libc::syscall(libc::SYS_rt_sigaction, number, DEFAULT.as_ptr(), old, SET_BYTES) };
 }
 
+/// Forgets stops by a terminal that wait, unless they are ignored anyway. One that stood still before it executes would
+/// keep its parent, which sleeps until then. Async-signal-safe.
+pub(crate) fn discard_stops(ignored: u64) {
+    let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    for number in stops.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0) {
+        ignore_each(1 << (number - 1));
+        set_default(number);
+    }
+}
+
 /// Ignores what a supervisor ignores.
 pub(crate) fn ignore_terminal() {
     for number in IGNORED {

@@ -283,6 +283,7 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
         signal::ignore_each(joins.ignored);
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::setpgid(0, joins.group) })?;
+        signal::discard_stops(joins.ignored);
     } else if child.plan.session {
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::setsid() })?;

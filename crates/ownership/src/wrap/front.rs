@@ -126,6 +126,8 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
         told,
         had_terminal,
     };
+    // Of what came before it was there the program has nothing.
+    front.drain_signals(true);
     front.wait_for_the_end();
     Ok(front.end(wrap, report))
 }
@@ -198,9 +200,14 @@ fn refused(wrap: &Wrap, error: &SpawnError) -> Refused {
 
 /// Whether this session has a terminal.
 fn has_terminal() -> bool {
+    terminal().is_some()
+}
+
+/// The terminal of this session.
+fn terminal() -> Option<OwnedFd> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open("/dev/tty", flags, Mode::empty()).is_ok()
+    open("/dev/tty", flags, Mode::empty()).ok()
 }
 
 struct Front {
@@ -226,7 +233,7 @@ impl Front {
             // Interrupted: looked at all the same.
             let _ = poll(&mut asked, None);
             let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
-            self.drain_signals();
+            self.drain_signals(false);
             while let Ok(event) = self.told.try_recv() {
                 if self.take(event) {
                     return;
@@ -235,10 +242,12 @@ impl Front {
         }
     }
 
-    fn drain_signals(&mut self) {
+    /// `early`: what the kernel sends to all of the group may have come before the program was in it.
+    fn drain_signals(&mut self, early: bool) {
         while let Some(came) = front::next(&self.signals) {
             let hung_up = came.number == libc::SIGHUP && self.had_terminal && !has_terminal();
-            let (number, by_process, stands) = (came.number, came.by_process, self.stands());
+            let (number, by_process) = (came.number, came.by_process || early);
+            let stands = self.stands();
             self.feed(Event::Signal { number, by_process, hung_up, stands });
         }
     }
@@ -248,7 +257,7 @@ impl Front {
         let event = match event {
             ChildEvent::Stopped(signal) => {
                 // One that is not read by now would stop us twice.
-                self.drain_signals();
+                self.drain_signals(false);
                 let (stands, orphaned) = (self.stands(), is_orphaned());
                 Event::Stopped { signal, stands, orphaned }
             }
@@ -271,19 +280,37 @@ impl Front {
                 // Fails only when it is dead.
                 let _ = signal::send(self.owned.pidfd(), number);
             }
+            Effect::Stop(_) | Effect::HandTerminal | Effect::ContinueGroup
+                if hook::is_off("job") => {}
             Effect::Stop(number) => {
                 front::stop_by(number);
-                let stands = self.stands();
-                return self.feed(Event::Woke { stands });
+                let (stands, apart) = (self.stands(), self.group_to_show().is_some());
+                return self.feed(Event::Woke { stands, apart });
             }
             Effect::ContinueGroup => {
                 // This process is in it, so there is one.
                 let _ = rustix::process::kill_current_process_group(Signal::CONT);
             }
+            Effect::HandTerminal => {
+                if let (Some(group), Some(terminal)) = (self.group_to_show(), terminal()) {
+                    // Its group may be gone by now.
+                    let _ = rustix::termios::tcsetpgrp(terminal, group);
+                }
+            }
             Effect::End => self.owned.end(self.grace),
             Effect::Hurry => self.owned.kill(),
         }
         false
+    }
+
+    /// The group that the program leads, where the terminal is shown to ours. Without us the shell would have shown
+    /// it to that one.
+    fn group_to_show(&self) -> Option<rustix::process::Pid> {
+        let pid = self.owned.pid().cast_signed();
+        let stat = Stat::read(pid).filter(|stat| stat.start == self.start && stat.group == pid)?;
+        let own = rustix::process::getpgrp();
+        let shown = rustix::termios::tcgetpgrp(terminal()?).ok()?;
+        if shown == own { rustix::process::Pid::from_raw(stat.group) } else { None }
     }
 
     /// Whether the program is stopped.

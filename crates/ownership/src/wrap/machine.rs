@@ -26,6 +26,8 @@ pub(super) enum Event {
     /// The front itself was stopped and goes on.
     Woke {
         stands: bool,
+        /// We were given the terminal, and the program leads a group of its own.
+        apart: bool,
     },
     Exited(ExitStatus),
     Emptied(Emptied),
@@ -42,6 +44,8 @@ pub(super) enum Effect {
     Stop(i32),
     /// Send CONT to the front's own group.
     ContinueGroup,
+    /// Give the terminal to the program's group.
+    HandTerminal,
     /// End the program and all of its scope, with the grace.
     End,
     /// End what is left without grace.
@@ -72,12 +76,16 @@ impl Machine {
                 self.signal(number, by_process, hung_up, stands)
             }
             // Gone on meanwhile, or dead.
-            Event::Stopped { stands: false, .. } | Event::Woke { stands: false } => Vec::new(),
+            Event::Stopped { stands: false, .. } | Event::Woke { stands: false, .. } => Vec::new(),
             Event::Stopped { .. } | Event::Woke { .. } if self.status.is_some() => Vec::new(),
             Event::Stopped { signal, orphaned: true, .. } if is_of_terminal(signal) => {
                 vec![Effect::ContinueGroup]
             }
             Event::Stopped { signal, .. } => vec![Effect::Stop(signal)],
+            // Before it runs: a shell that reads in the background reads nothing more.
+            Event::Woke { apart: true, .. } => {
+                vec![Effect::HandTerminal, Effect::Forward(libc::SIGCONT)]
+            }
             Event::Woke { .. } => vec![Effect::Forward(libc::SIGCONT)],
             Event::Exited(status) => {
                 self.status = Some(status);
@@ -233,10 +241,19 @@ mod tests {
             };
             let alive = before.status.is_none();
             for stands in BOTH {
-                let (effects, after) = step(Event::Woke { stands });
-                let goes_on = vec![Effect::Forward(libc::SIGCONT)];
-                assert_eq!(effects, if stands && alive { goes_on } else { vec![] });
-                assert_eq!(after, before);
+                for apart in BOTH {
+                    let (effects, after) = step(Event::Woke { stands, apart });
+                    let goes_on = stands && alive;
+                    let expected: Vec<_> = [
+                        (goes_on && apart).then_some(Effect::HandTerminal),
+                        goes_on.then_some(Effect::Forward(libc::SIGCONT)),
+                    ]
+                    .into_iter()
+                    .flatten()
+                    .collect();
+                    assert_eq!(effects, expected);
+                    assert_eq!(after, before);
+                }
             }
             let (effects, after) = step(Event::Exited(ExitStatus::Code(7)));
             assert_eq!((effects, after.status), (vec![], Some(ExitStatus::Code(7))));
