@@ -66,11 +66,17 @@ pub(crate) fn run(case: &Case, tools: &Tools, dir: &Path) -> Result<Seen, String
     };
     let mut started = 0;
     if row.act != Act::Dies {
-        agent.wait_for(row.name, |agent| agent.is_started() && is_ready(row, agent, &others))?;
-        // Whatever is on its way arrives.
-        started = settled(|| reap(&own), &others);
-        if !is_ready(row, &agent, &others) {
-            return Err(format!("some of it has ended again: {}", agent.said()));
+        // Launchers of launchers come and go: ready is who is ready after whatever was on its way.
+        let until = Instant::now() + DEADLINE;
+        loop {
+            agent
+                .wait_for(row.name, |agent| agent.is_started() && is_ready(row, agent, &others))?;
+            started = settled(|| reap(&own), &others);
+            if is_ready(row, &agent, &others) {
+                break;
+            } else if Instant::now() > until {
+                return Err(format!("not in time: {}; it said: {}", row.name, agent.said()));
+            }
         }
     }
     let heir = act(row.act, &mut agent, &mut others)?;
@@ -273,8 +279,8 @@ impl Agent {
         let port = free_port();
         let mut command = match case.mode {
             Mode::Own => {
-                let mut command = Command::new(&tools.own);
-                command.args(["--grace", &format!("{}ms", row.grace)]);
+                let mut command = Command::new(&tools.delegate);
+                command.args(["own", "--grace", &format!("{}ms", row.grace)]);
                 command.args(case.tier.words()).arg("--").arg(&tools.agent);
                 command
             }

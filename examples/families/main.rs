@@ -117,6 +117,7 @@ fn show(wanted: Wanted) -> Result<ExitCode, String> {
     for row in wanted.rows {
         match tools.missing(row).as_slice() {
             [] => rows.push(row),
+            ["root"] => skipped.push((row, "only root may do it".to_owned())),
             missing => {
                 skipped.push((row, format!("{} not installed (.ci/programs)", missing.join(", "))));
             }

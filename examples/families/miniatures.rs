@@ -130,7 +130,7 @@ if os.fork() == 0:
     },
     Row {
         name: "M13",
-        what: "work that another daemon does: a hole, wanted `Spawn::release`",
+        what: "work that another daemon does: a hole; `Spawn::release` is for it",
         needs: &["python3"],
         beside: r#"exec python3 -c '
 import socket, subprocess
@@ -155,6 +155,8 @@ time.sleep(600)'"#],
     Row {
         name: "M14",
         what: "the number of a dead leader, and of its group, is a stranger's",
+        // It writes the namespace's last number.
+        needs: &["root"],
         starts: &[r#"call=trap "" TERM; setsid sleep 600 & echo $$ >launcher"#],
         act: Act::Recycle,
         expected: lives([1, 1, 0], 1),

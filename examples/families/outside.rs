@@ -19,8 +19,8 @@ const LIMIT: &str = "150";
 /// What the cases are made of.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    /// The program that runs another one and owns all that it starts.
-    pub(crate) own: PathBuf,
+    /// `delegate`, of which `own` runs the owner.
+    pub(crate) delegate: PathBuf,
     pub(crate) agent: PathBuf,
     pub(crate) service: PathBuf,
     /// Where `.ci/programs` puts things.
@@ -38,7 +38,7 @@ impl Tools {
         let target = profile.parent().ok_or("no directory")?;
         let root = rustix::process::geteuid().is_root();
         let tools = Self {
-            own: profile.join("own"),
+            delegate: profile.join("delegate"),
             agent: examples.join("helper-agent"),
             service: examples.join("helper-service"),
             programs: target.join("programs"),
@@ -48,12 +48,10 @@ impl Tools {
                 ""
             },
         };
-        for one in [&tools.own, &tools.agent, &tools.service] {
+        for one in [&tools.delegate, &tools.agent, &tools.service] {
             if !one.exists() {
                 let one = one.display();
-                return Err(format!(
-                    "{one} is not built: cargo build --workspace --bins --examples"
-                ));
+                return Err(format!("{one} is not built: cargo build --bins --examples"));
             }
         }
         Ok(tools)
@@ -67,7 +65,9 @@ impl Tools {
         dirs.push(self.programs.join("python/bin"));
         let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
         dirs.extend(versions.map(|entry| entry.path().join("bin")));
-        let is_there = |name: &str| dirs.iter().any(|dir| dir.join(name).exists());
+        let root = rustix::process::geteuid().is_root();
+        let is_there =
+            |name: &str| name == "root" && root || dirs.iter().any(|dir| dir.join(name).exists());
         row.needs.iter().copied().filter(|name| !is_there(name)).collect()
     }
 }

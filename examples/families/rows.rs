@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) family: u8,
     /// What is started. A stand-in is named as one.
     pub(crate) what: &'static str,
-    /// Programs without which it is skipped.
+    /// Programs without which it is skipped; `root` for being root.
     pub(crate) needs: &'static [&'static str],
     /// `KIND=SCRIPT` for `helper-agent`.
     pub(crate) starts: &'static [&'static str],

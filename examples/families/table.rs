@@ -220,6 +220,7 @@ pub(crate) fn markdown(results: &[Result], skipped: &[(&Row, String)]) -> String
         writeln!(text, "{line}").expect("text");
     }
     if miniatures::ROWS.iter().any(has) {
+        text.push_str(if text.is_empty() { "" } else { "\n" });
         text.push_str("| | what happens | while the owner lives | after `kill -9` of it |\n|---|---|---|---|\n");
     }
     for row in miniatures::ROWS.iter().filter(|row| has(row)) {

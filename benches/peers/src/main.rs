@@ -1,7 +1,7 @@
 //! Other ways to hold child processes beside ours, on the same kinds of trees, in one run. Prints the table of
 //! `docs/compared.md`. Uses `look` of the families; `owner` holds a tree with each library.
 //!
-//! `cargo run --manifest-path benches/peers/Cargo.toml`, after `cargo build --workspace --bins` and `.ci/programs`.
+//! `cargo run --manifest-path benches/peers/Cargo.toml`, after `cargo build --bins` and `.ci/programs`.
 //! Each case has a pid namespace of its own (root, or user namespaces).
 
 #[path = "../../../examples/families/look.rs"]
@@ -69,7 +69,7 @@ const TOOLS: [Tool; 11] = [
         &["unshare", "--pid", "--fork", "--kill-child", "--"],
     ),
     wrapper("`systemd-run --scope`", &["systemd-run", "--scope", "--quiet", "--"]),
-    wrapper("**`delegate own`**", &["own", "--"]),
+    wrapper("**`delegate own`**", &["delegate", "own", "--"]),
     library("**ownership, spawn mode**", "ownership"),
 ];
 
@@ -113,8 +113,8 @@ fn main() -> ExitCode {
 }
 
 fn found(program: &str) -> Option<PathBuf> {
-    if program == "own" {
-        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/own");
+    if program == "delegate" {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/delegate");
         return own.exists().then_some(own);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
