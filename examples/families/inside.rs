@@ -113,6 +113,7 @@ pub(crate) fn run(case: &Case, tools: &Tools, dir: &Path) -> Result<Seen, String
         std::thread::sleep(Duration::from_millis(5));
     };
     let took = ended.elapsed();
+    hit(&stranger, &others);
     Ok(Seen {
         started,
         alive,
@@ -126,6 +127,19 @@ pub(crate) fn run(case: &Case, tools: &Tools, dir: &Path) -> Result<Seen, String
         control: control.identity.lives() && others.iter().all(|who| who.lives()),
         stranger: stranger.is_untouched(),
     })
+}
+
+/// For a test of what notices it: hits whom nobody may hit, if `FAMILIES_HIT` says whom.
+fn hit(stranger: &Stranger, others: &BTreeSet<Identity>) {
+    let victim = match std::env::var("FAMILIES_HIT").as_deref() {
+        Ok("stranger") => Some(stranger.identity),
+        Ok("control") => others.iter().copied().find(|who| who.name() == "helper-service"),
+        _ => None,
+    };
+    if let Some(victim) = victim {
+        victim.signal(Signal::KILL);
+        wait_for("the hit", || (!victim.lives()).then_some(())).expect("it is killed");
+    }
 }
 
 /// Does what is to happen while the owner lives, and gives whom it has started; others have not to be touched.

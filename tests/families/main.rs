@@ -108,6 +108,21 @@ fn without_subreapers_the_harness_sees_who_escapes() {
     );
 }
 
+/// Negative control: whoever hits a bystander is noticed.
+#[test]
+fn a_bystander_that_is_hit_is_noticed() {
+    for (victim, seen) in [("stranger", "stranger"), ("control", "control")] {
+        let mut command = families();
+        let Some(cases) = run("families", command.arg("M02").env("FAMILIES_HIT", victim)) else {
+            return;
+        };
+        assert_eq!(cases.len(), 3);
+        assert!(cases.iter().all(|case| case["seen"][seen] == false), "{cases:?}");
+        let faults = |case: &Value| case["faults"].as_array().map_or(0, Vec::len);
+        assert!(cases.iter().all(|case| faults(case) > 0), "{cases:?}");
+    }
+}
+
 /// A short form of `families --storms`: few rounds of each kind. Left-over counts are in what it prints.
 #[test]
 fn storms_end_with_their_owner() {
