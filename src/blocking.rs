@@ -63,6 +63,16 @@ impl Builder {
         Self(self.0.registry(registry))
     }
 
+    /// As [`crate::Builder::providers`].
+    pub fn providers(self, providers: impl crate::plan::Providers + 'static) -> Self {
+        Self(self.0.providers(providers))
+    }
+
+    /// As [`crate::Builder::child_builder`].
+    pub fn child_builder(self, builder: impl crate::plan::ChildBuilder + 'static) -> Self {
+        Self(self.0.child_builder(builder))
+    }
+
     /// As [`crate::Builder::build`].
     ///
     /// # Errors
@@ -91,6 +101,11 @@ impl Delegator {
         Batch(self.0.batch(tasks))
     }
 
+    /// As [`crate::Delegator::call`].
+    pub fn call(&self, arguments: crate::Value, agent: impl Into<String>) -> Batch {
+        Batch(self.0.call(arguments, agent))
+    }
+
     /// As [`crate::Delegator::store`].
     #[must_use]
     pub fn store(&self) -> &Store {
@@ -102,6 +117,11 @@ impl Batch {
     /// As [`crate::Batch::title`].
     pub fn title(self, title: impl Into<String>) -> Self {
         Self(self.0.title(title))
+    }
+
+    /// As [`crate::Batch::parent`].
+    pub fn parent(self, parent: crate::plan::Parent) -> Self {
+        Self(self.0.parent(parent))
     }
 
     /// As [`crate::Batch::tasks`].

@@ -62,12 +62,14 @@ mod workers;
 pub use delegate_child::{Agent, Failure, Interrupted, LongText, Registry, Session};
 pub use delegate_core::config;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
-pub use delegate_core::plan::{self, Isolation, Plan, StartError, Task};
+pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
 pub use delegate_core::run::{Control, Run};
 pub use delegate_core::store;
 pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
-pub use delegate_protocol::{Event, RunId, Status, SubagentId, Value};
+pub use delegate_protocol::{
+    ApiKey, Event, Fallback, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
+};
 pub use workers::{Workers, workers};
 
 #[doc(hidden)]

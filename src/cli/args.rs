@@ -9,6 +9,7 @@ use delegate_core::plan::Isolation;
 use delegate_protocol::{SubagentId, Value};
 
 use crate::cli::commands::completion;
+use crate::cli::commands::config::ConfigArgs;
 use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
@@ -65,6 +66,8 @@ pub(crate) enum Verb {
     Logs(LogsArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
+    /// Show, check and describe the configuration
+    Config(ConfigArgs),
     /// Print the completion script of a shell; it knows run ids
     Completion(CompletionArgs),
     /// Print the manual page of this command, or of one verb
@@ -271,7 +274,7 @@ pub(crate) fn wants_json<'a>(mut args: impl Iterator<Item = &'a std::ffi::OsStr>
     .unwrap_or(false)
 }
 
-fn parse_setting(text: &str) -> Result<(String, String), String> {
+pub(crate) fn parse_setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => {
             Ok((key.trim().to_owned(), value.to_owned()))

@@ -93,6 +93,11 @@ fn not_started(error: &StartError, place: Option<Origin>) -> Diagnostic {
 
 const fn start_code(error: &StartError) -> &'static str {
     match error {
+        StartError::NoParent => "no_parent",
+        StartError::InvalidCall { .. } => "invalid_call",
+        StartError::TooDeep { .. } => "too_deep",
+        StartError::NoRoute { .. } => "no_route",
+        StartError::NotBuilt { .. } => "not_built",
         StartError::EmptyBatch => "empty_batch",
         StartError::TooManyTasks { .. } => "too_many_tasks",
         StartError::BlankGoal { .. } => "blank_goal",

@@ -106,6 +106,7 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
+        Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
         Verb::Shim(args) => shim::run(args, context),

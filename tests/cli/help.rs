@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 9] =
-    ["run", "runs", "show", "logs", "trust", "own", "shim", "completion", "man"];
+const VERBS: [&str; 10] =
+    ["run", "runs", "show", "logs", "trust", "own", "shim", "config", "completion", "man"];
 
 /// Verbs that are planned, and must not be named before they exist.
-const PLANNED: [&str; 14] = [
+const PLANNED: [&str; 13] = [
     "rerun", "resume", "ps", "janitor", "doctor", "steer", "report", "wait", "stop", "mcp",
-    "serve", "init", "attach", "config",
+    "serve", "init", "attach",
 ];
 
 #[test]

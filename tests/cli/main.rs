@@ -13,6 +13,7 @@ mod support;
 
 mod batch_files;
 mod codes;
+mod config;
 mod death;
 mod documents;
 mod help;

@@ -16,13 +16,18 @@ mod alone;
 mod command;
 mod command_bytes;
 mod command_family;
+mod coverage;
 mod descriptors;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_roles;
+mod matrix_routing;
+mod matrix_validation;
 mod order;
 mod parity;
 mod parity_random;
 mod result_size;
+mod routing_parity;
 mod seen;
 mod spec;
 mod status;
@@ -33,6 +38,12 @@ mod wire_start;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
-delegate_runtime::test_support!(|| Scripted, || Sized, || Spec, || Descriptors, || Noisy, || {
-    Swallow
-});
+delegate_runtime::test_support!(
+    || Scripted,
+    || Sized,
+    || Spec,
+    || Descriptors,
+    || Noisy,
+    || { Swallow },
+    || routing_parity::Probe
+);

@@ -160,7 +160,8 @@ fn rb_50_a_key_shows_itself_nowhere() {
 
 fn plan() -> delegate_runtime::Plan {
     let task = Task::of::<Stepper>("answer", Step::Answer("x".to_owned()));
-    let means = delegate_runtime::plan::Means { agents: None, has_worker: false };
+    let means =
+        delegate_runtime::plan::Means { agents: None, has_worker: false, ..Default::default() };
     let settings = Settings::default();
     delegate_runtime::plan::plan(&mut vec![task], &settings, Some(Isolation::Thread), means)
         .unwrap()

@@ -8,11 +8,15 @@ use crate::source::{File, Violation};
 const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inherit"];
 
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
-const CLOCKS: [(&str, &str); 7] = [
+const CLOCKS: [(&str, &str); 8] = [
     ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
     (
         "crates/ownership/src/connection",
         "an owner waits for answers, and for guards that give none",
+    ),
+    (
+        "crates/ownership/src/client/comeback",
+        "a program that was executed anew waits for its guards",
     ),
     (
         "crates/ownership/src/supervisor_loop",

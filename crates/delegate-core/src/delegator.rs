@@ -6,14 +6,16 @@ use std::thread;
 use std::time::Duration;
 
 use delegate_child::Registry;
-use delegate_protocol::RunId;
+use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
-use crate::plan::{self, Isolation, Means, Plan, StartError, Task};
+use crate::plan::{
+    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
+};
 use crate::report::Report;
 use crate::run::Run;
 use crate::run::batch::Batch as BatchLoop;
@@ -41,6 +43,8 @@ struct Inner {
     settings: Settings,
     isolation: Option<Isolation>,
     registry: Registry,
+    providers: Option<Arc<dyn Providers>>,
+    builder: Option<Arc<dyn ChildBuilder>>,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
     records: Records,
@@ -59,6 +63,8 @@ pub struct Builder {
     settings: Settings,
     state_dir: Option<PathBuf>,
     registry: Option<Registry>,
+    providers: Option<Arc<dyn Providers>>,
+    builder: Option<Arc<dyn ChildBuilder>>,
 }
 
 impl Builder {
@@ -88,6 +94,18 @@ impl Builder {
         self
     }
 
+    /// What the agent loop knows of providers, for the setting `provider`. Default: nothing.
+    pub fn providers(mut self, providers: impl Providers + 'static) -> Self {
+        self.providers = Some(Arc::new(providers));
+        self
+    }
+
+    /// What the agent loop does for each child before anything starts. Default: nothing.
+    pub fn child_builder(mut self, builder: impl ChildBuilder + 'static) -> Self {
+        self.builder = Some(Arc::new(builder));
+        self
+    }
+
     /// Opens it: the store, and a thread with a loop of its own. No process is started yet.
     ///
     /// # Errors
@@ -105,6 +123,8 @@ impl Builder {
             settings: self.settings,
             isolation: self.isolation,
             registry: self.registry.unwrap_or_else(program::registry),
+            providers: self.providers,
+            builder: self.builder,
             worker,
             records,
             store,
@@ -173,8 +193,18 @@ impl Delegator {
 
     /// A batch to be started.
     pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
-        let tasks = tasks.into_iter().collect();
-        Batch { delegator: self.clone(), tasks, plan: None, title: None }
+        self.given(tasks.into_iter().collect(), None)
+    }
+
+    /// A batch as a model asks for it: `arguments` are those of its `delegate_task` call, each task is
+    /// for `agent`. Needs [`Batch::parent`]. What is wrong with it is told by [`Batch::plan`] and
+    /// [`Batch::start`], in words for the model; until then it has no tasks.
+    pub fn call(&self, arguments: Value, agent: impl Into<String>) -> Batch {
+        self.given(Vec::new(), Some((arguments, agent.into())))
+    }
+
+    fn given(&self, tasks: Vec<Task>, call: Option<(Value, String)>) -> Batch {
+        Batch { delegator: self.clone(), tasks, call, parent: None, plan: None, title: None }
     }
 
     /// Runs and results of this and earlier processes.
@@ -197,6 +227,9 @@ pub struct Batch {
     delegator: Delegator,
     /// Empty once they are planned.
     tasks: Vec<Task>,
+    /// Instead of tasks: a model's arguments, and the agent.
+    call: Option<(Value, String)>,
+    parent: Option<Box<Parent>>,
     /// Made once, however often it is asked for: the tasks may be many.
     plan: Option<Plan>,
     title: Option<String>,
@@ -206,6 +239,16 @@ impl Batch {
     /// What lists show for it. Default: the first goal.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
+        self
+    }
+
+    /// The agent that delegates, of which the children inherit. Default: a program of its own, at
+    /// depth 0. Forgets a plan that was made before.
+    pub fn parent(mut self, parent: Parent) -> Self {
+        if let Some(mut plan) = self.plan.take() {
+            self.tasks = std::mem::take(&mut plan.tasks);
+        }
+        self.parent = Some(Box::new(parent));
         self
     }
 
@@ -219,11 +262,18 @@ impl Batch {
     /// # Errors
     /// As [`Batch::start`].
     pub fn plan(&mut self) -> Result<&Plan, StartError> {
-        let plan = match self.plan.take() {
-            Some(plan) => plan,
-            None => self.delegator.plan(&mut self.tasks)?,
-        };
+        let plan = self.made()?;
         Ok(self.plan.insert(plan))
+    }
+
+    fn made(&mut self) -> Result<Plan, StartError> {
+        match (self.plan.take(), &self.call) {
+            (Some(plan), _) => Ok(plan),
+            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref()),
+            (None, Some((arguments, agent))) => {
+                self.delegator.plan_call(arguments, agent, self.parent.as_deref())
+            }
+        }
     }
 
     /// Starts it.
@@ -239,10 +289,7 @@ impl Batch {
     /// # Errors
     /// Nothing was started, and why.
     pub fn start_blocking(mut self) -> Result<Run, StartError> {
-        let plan = match self.plan {
-            Some(plan) => plan,
-            None => self.delegator.plan(&mut self.tasks)?,
-        };
+        let plan = self.made()?;
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
         self.delegator.start(plan, title.unwrap_or_default())
     }
@@ -263,14 +310,40 @@ impl Delegator {
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(&self, tasks: &mut Vec<Task>) -> Result<Plan, StartError> {
+    fn plan(&self, tasks: &mut Vec<Task>, parent: Option<&Parent>) -> Result<Plan, StartError> {
+        let Inner { settings, isolation, .. } = &*self.inner;
+        self.with_means(parent, |means| plan::plan(tasks, settings, *isolation, means))
+    }
+
+    fn plan_call(
+        &self,
+        arguments: &Value,
+        agent: &str,
+        parent: Option<&Parent>,
+    ) -> Result<Plan, StartError> {
+        let Inner { settings, isolation, .. } = &*self.inner;
+        self.with_means(parent, |means| {
+            plan::plan_call(arguments, agent, settings, *isolation, means)
+        })
+    }
+
+    fn with_means(
+        &self,
+        parent: Option<&Parent>,
+        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
+    ) -> Result<Plan, StartError> {
         self.check_process()?;
         let inner = &self.inner;
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
-        let means = Means { agents: agents.as_deref(), has_worker: inner.worker.is_some() };
-        plan::plan(tasks, &inner.settings, inner.isolation, means)
+        plan(Means {
+            agents: agents.as_deref(),
+            has_worker: inner.worker.is_some(),
+            parent,
+            providers: inner.providers.as_deref(),
+            builder: inner.builder.as_ref(),
+        })
     }
 
     fn start(&self, plan: Plan, title: String) -> Result<Run, StartError> {
@@ -305,6 +378,7 @@ impl Delegator {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
+        plan.keep_built();
         Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
     }
 }

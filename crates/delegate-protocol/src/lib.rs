@@ -33,6 +33,6 @@ pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};
 pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage};
 pub use outcome::{Cause, ExitReason, Isolation, Outcome, Status, Tokens, ToolCall};
-pub use routing::{ApiKey, Routing};
+pub use routing::{ApiKey, Fallback, Routing};
 pub use spec::{Role, TaskSpec};
 pub use value::Value;

@@ -187,13 +187,11 @@ impl TaskSpec {
         Ok(())
     }
 
-    /// The same spec without its key: the only form that may be stored or logged.
+    /// The same spec without its keys ([`Routing::without_secrets`]): the only form that may be
+    /// stored or logged.
     #[must_use]
     pub fn without_secrets(&self) -> Self {
-        let mut copy = self.clone();
-        copy.routing.api_key = None;
-        copy.routing.default_headers.clear();
-        copy
+        Self { routing: self.routing.without_secrets(), ..self.clone() }
     }
 }
 

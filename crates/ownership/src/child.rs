@@ -174,6 +174,11 @@ impl Child {
         lock(&self.known).end.is_some()
     }
 
+    /// How its process ended, if that is known.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        lock(&self.known).exit.clone()
+    }
+
     pub(crate) fn wait_exit(&self) -> Option<Exit> {
         self.wait_for(|known| match (&known.exit, &known.end) {
             (Some(exit), _) => Some(Some(exit.clone())),

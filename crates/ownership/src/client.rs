@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use crate::connection::{Connection, Heard};
 use crate::exit::ChildEvent;
 use crate::identity;
 use crate::line;
-use crate::number::next_spawn;
+use crate::number::{next_owner, next_spawn};
 use crate::order::order;
 use crate::program::{Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, Request};
@@ -32,6 +31,7 @@ use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
 
+pub(crate) mod comeback;
 mod groups;
 mod succession;
 
@@ -88,19 +88,19 @@ impl State {
 
 impl Client {
     pub(crate) fn start(program: Program, args: Vec<OsString>, stand: Stand) -> Arc<Self> {
-        Self::with(Source::Start { program, args, stand }, None)
+        let number = next_owner();
+        comeback::claim_number(number);
+        Self::with(Source::Start { program, args, stand }, None, number)
     }
 
     pub(crate) fn given(line: OwnedFd) -> Arc<Self> {
         // Fails on no open descriptor.
         let _ = rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::CLOEXEC);
-        Self::with(Source::Given, Some(line))
+        Self::with(Source::Given, Some(line), next_owner())
     }
 
-    fn with(source: Source, given: Option<OwnedFd>) -> Arc<Self> {
+    fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (process, journal) = (identity::own_pid(), OnceLock::new());
         Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
     }
@@ -244,13 +244,16 @@ impl Client {
         let (generation, guards) = expect_hello(line.socket())?;
         state.generation = state.generation.max(generation);
         line.served_by(guards);
-        let (client, read) = (Arc::clone(self), Arc::clone(&line));
-        std::thread::Builder::new()
-            .name("ownership-line".into())
-            .spawn(move || client.read(&read))
+        self.begin_reading(&line)
             .map_err(|error| supervisor_error("no reader thread", error.raw_os_error()))?;
         state.line = Some(Arc::clone(&line));
         Ok(line)
+    }
+
+    fn begin_reading(self: &Arc<Self>, line: &Arc<Connection>) -> std::io::Result<()> {
+        let (client, line) = (Arc::clone(self), Arc::clone(line));
+        let thread = std::thread::Builder::new().name("ownership-line".into());
+        thread.spawn(move || client.read(&line)).map(drop)
     }
 
     /// The reader thread: one line, to its end.
@@ -311,6 +314,8 @@ impl Client {
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),
+            // What was asked for before this line was read (`comeback`).
+            Reply::Returned(_) | Reply::Recounted { .. } => {}
             Reply::Leaving | Reply::Pong { .. } => {}
         }
     }

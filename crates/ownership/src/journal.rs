@@ -12,7 +12,7 @@ mod finished;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -68,7 +68,8 @@ impl Journal {
     fn open_with(dir: &Path, owner: &Identity, limit: u64) -> io::Result<Self> {
         let folder = dir.join(FOLDER);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        if is_served_elsewhere(&folder)? {
+        let opened = fs::File::open(&folder)?;
+        if is_served_elsewhere(opened.as_fd())? {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let stem = stem(owner);
@@ -142,8 +143,9 @@ const SERVED_ELSEWHERE: [u32; 9] = [
     0x0bd0_0bd0,
 ];
 
-fn is_served_elsewhere(folder: &Path) -> io::Result<bool> {
-    let kind = rustix::fs::statfs(folder)?.f_type;
+/// Whether answers about this folder come from somewhere else.
+pub(crate) fn is_served_elsewhere(folder: BorrowedFd<'_>) -> io::Result<bool> {
+    let kind = rustix::fs::fstatfs(folder)?.f_type;
     Ok(SERVED_ELSEWHERE.iter().any(|known| u64::try_from(kind) == Ok(u64::from(*known))))
 }
 

@@ -16,6 +16,8 @@ mod row;
 mod schema;
 mod writer;
 
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -155,6 +157,44 @@ impl Ledger {
             });
             pending.seen(spawn, Seen { pid, pidfd });
         });
+    }
+
+    /// Rows of this process that are not known to have ended, by number: the program that it was before began them.
+    /// Waits for the file, 2 s at most.
+    pub(crate) fn rows_of_this_process(&self) -> HashMap<u64, Row> {
+        self.shared.wait_opened(PATIENCE);
+        let rows = self.living().unwrap_or_else(|error| {
+            tracing::warn!(%error, "rows that an earlier program began are not known");
+            Vec::new()
+        });
+        let same = |row: &Row| {
+            let (one, own) = (&row.owner, &self.owner);
+            (one.pid, one.start, one.boot, one.namespace)
+                == (own.pid, own.start, own.boot, own.namespace)
+        };
+        rows.into_iter().filter(same).map(|row| (row.spawn, row)).collect()
+    }
+
+    /// Goes on with the row of a child that is this process's already. Where there is none, or it is about another
+    /// process, it begins one.
+    pub(crate) fn resume(
+        &self,
+        row: Option<Row>,
+        spawn: u64,
+        pid: u32,
+        pidfd: Arc<OwnedFd>,
+        argv: &[OsString],
+    ) {
+        let is_it = |row: &Row| row.identity.as_ref().is_none_or(|identity| identity.pid == pid);
+        let row = row.filter(is_it).unwrap_or_else(|| {
+            let executable = argv.first().map(OsString::as_os_str).unwrap_or_default();
+            Row::of(Intent::new(spawn, Path::new(executable), argv), &self.owner, now_ms())
+        });
+        let knows = row.identity.is_some();
+        self.tell(|pending| _ = pending.insert(row));
+        if !knows && !argv.is_empty() {
+            self.started(spawn, pid, pidfd);
+        }
     }
 
     /// Its process ended; its scope may hold more.

@@ -20,6 +20,8 @@ pub mod journal;
 pub mod ledger;
 pub mod owner;
 pub mod program;
+#[cfg(target_os = "linux")]
+pub mod re_executed;
 pub mod spawn;
 #[cfg(target_os = "linux")]
 pub mod wrap;
@@ -35,6 +37,8 @@ mod client;
 mod client;
 #[cfg(target_os = "linux")]
 mod connection;
+#[cfg(target_os = "linux")]
+mod door;
 #[cfg(target_os = "linux")]
 mod escalation;
 #[cfg(target_os = "linux")]
@@ -81,6 +85,8 @@ pub use identity::{BootId, Identity};
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
+#[cfg(target_os = "linux")]
+pub use re_executed::{NotReattached, Reattached, Returned};
 pub use spawn::{Leftovers, Phase, Spawn, SpawnError};
 
 /// The programs of the README, compiled.

@@ -39,6 +39,12 @@ impl Owner {
         Self { client: Client::start(program, Vec::new(), Stand::Near), recorder: Recorder::off() }
     }
 
+    /// The one that was taken up again.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn taken_up(client: Arc<Client>) -> Self {
+        Self { client, recorder: Recorder::off() }
+    }
+
     /// The owner at the other end of a line that this process inherited ([`Spawn::line`]). What it
     /// starts belongs to this process's own scope. Marks the descriptor close-on-exec.
     #[must_use]
@@ -243,6 +249,20 @@ pub struct Owned {
 }
 
 impl Owned {
+    /// One that was started by the program that this process was before.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn returned(
+        client: Arc<Client>,
+        child: Arc<Child>,
+        grace: Duration,
+        entry: Option<Entry>,
+        answer: Answer,
+    ) -> Self {
+        let Answer { pid, fd: pidfd, .. } = answer;
+        let scope = ScopeHandle { client, child, grace, entry };
+        Self { scope, pid: pid.cast_unsigned(), pidfd }
+    }
+
     /// Its pid: an address for messages, not an identity.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -33,6 +33,8 @@ pub(crate) enum Note {
     Relay(Request),
     /// The owner is gone and nothing of ours is left.
     Settled,
+    /// The owner's next program knows of every child of yours: say what happened to them.
+    Recounted,
 }
 
 impl Note {
@@ -45,6 +47,7 @@ impl Note {
             Self::Unmirror(what, id) => held(2, what, id),
             Self::Relay(request) => [&[3][..], &request.encode()].concat(),
             Self::Settled => vec![4],
+            Self::Recounted => vec![5],
         }
     }
 
@@ -59,6 +62,7 @@ impl Note {
             2 => held().map(|(held, scope)| Self::Unmirror(held, scope)),
             3 => Some(Self::Relay(Request::decode(rest)?)),
             4 if rest.is_empty() => Some(Self::Settled),
+            5 if rest.is_empty() => Some(Self::Recounted),
             _ => None,
         }
     }
@@ -81,6 +85,7 @@ mod tests {
             Note::Unmirror(Held::Line, ScopeId(2)),
             Note::Relay(end),
             Note::Settled,
+            Note::Recounted,
         ];
         for note in notes {
             assert_eq!(Note::decode(&note.encode()), Some(note.clone()));

@@ -27,7 +27,8 @@ pub(crate) const MAX_INLINE: usize = 192 * 1024;
 /// arguments and environment together 2 MiB on common settings (man 2 execve).
 pub(crate) const MAX_RECORD: usize = 4 * 1024 * 1024;
 
-/// Most descriptors that a spawn may name. The kernel's limit for one message is 253.
+/// Most descriptors that a spawn may name: what a wrapped program inherits goes the same way. The kernel's limit for
+/// one message is 253.
 pub(crate) const MAX_FDS: usize = 240;
 
 /// Most leftovers that are named.
@@ -83,6 +84,10 @@ pub(crate) enum Request {
     },
     /// What carries this owner's mark and belongs to no scope that is known is to be ended.
     EndStrays,
+    /// The owner executed another program, which knows nothing: what lives is to be told it.
+    Recount {
+        number: u64,
+    },
 }
 
 /// A program to start. Its descriptors come with the record, in this order: working directory of
@@ -195,6 +200,34 @@ pub(crate) enum Reply {
         id: u64,
         signal: i32,
     },
+    /// A child that the owner's program before this one had started, with its handle and its release command.
+    Returned(Box<Back>),
+    /// All of these were told, and what had happened to them; numbers from `next` on were never used.
+    Recounted {
+        number: u64,
+        next: u64,
+    },
+}
+
+/// A child or group, as the next program of its owner is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Back {
+    pub(crate) id: u64,
+    /// The number in its mark.
+    pub(crate) scope: u64,
+    /// The leader, of a group.
+    pub(crate) pid: Pid,
+    /// Start time of the process; 0 if it was not known.
+    pub(crate) start: u64,
+    pub(crate) grace: Duration,
+    pub(crate) leftovers: Leftovers,
+    /// Deadline of its release command.
+    pub(crate) release: Option<Duration>,
+    pub(crate) group: Option<Adopted>,
+    /// Of its process, if that has ended.
+    pub(crate) exit: Option<Exit>,
+    /// Its end was told to the program before, but something of it was let live.
+    pub(crate) kept: bool,
 }
 
 /// Why nothing was started.
@@ -231,15 +264,11 @@ impl Request {
                 .deadline(*release)
                 .byte(u8::from(*kept)),
             Self::EndStrays => to.byte(9),
-            Self::Adopt { id, group: Adopted { leader, start, session, mark }, grace } => to
-                .byte(10)
-                .long(*id)
-                .signed(*leader)
-                .long(*start)
-                .byte(u8::from(*session))
-                .long(*mark)
-                .duration(*grace),
+            Self::Adopt { id, group, grace } => {
+                to.byte(10).long(*id).adopted(group).duration(*grace)
+            }
             Self::Disown { id, once_empty } => to.byte(11).long(*id).byte(u8::from(*once_empty)),
+            Self::Recount { number } => to.byte(20).long(*number),
         };
         to.bytes
     }
@@ -264,17 +293,9 @@ impl Request {
                 kept: from.flag()?,
             },
             9 => Self::EndStrays,
-            10 => Self::Adopt {
-                id: from.long()?,
-                group: Adopted {
-                    leader: from.signed()?,
-                    start: from.long()?,
-                    session: from.flag()?,
-                    mark: from.long()?,
-                },
-                grace: from.duration()?,
-            },
+            10 => Self::Adopt { id: from.long()?, group: from.adopted()?, grace: from.duration()? },
             11 => Self::Disown { id: from.long()?, once_empty: from.flag()? },
+            20 => Self::Recount { number: from.long()? },
             _ => return None,
         };
         from.finish(request)
@@ -298,7 +319,9 @@ impl Reply {
             Self::Leaving => to.byte(7),
             Self::Resynced { number } => to.byte(8).long(*number),
             Self::Pong { number } => to.byte(9).long(*number),
-            Self::Stopped { id, signal } => to.byte(20).long(*id).signed(*signal),
+            Self::Stopped { id, signal } => to.byte(22).long(*id).signed(*signal),
+            Self::Returned(back) => to.byte(20).back(back),
+            Self::Recounted { number, next } => to.byte(21).long(*number).long(*next),
         };
         to.bytes
     }
@@ -320,7 +343,9 @@ impl Reply {
             7 => Self::Leaving,
             8 => Self::Resynced { number: from.long()? },
             9 => Self::Pong { number: from.long()? },
-            20 => Self::Stopped { id: from.long()?, signal: from.signed()? },
+            22 => Self::Stopped { id: from.long()?, signal: from.signed()? },
+            20 => Self::Returned(Box::new(from.back()?)),
+            21 => Self::Recounted { number: from.long()?, next: from.long()? },
             _ => return None,
         };
         from.finish(reply)

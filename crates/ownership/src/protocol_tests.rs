@@ -56,6 +56,7 @@ fn requests() -> impl Strategy<Value = Request> {
         ),
         (any::<u64>(), any::<bool>())
             .prop_map(|(id, once_empty)| Request::Disown { id, once_empty }),
+        any::<u64>().prop_map(|number| Request::Recount { number }),
     ]
 }
 
@@ -118,6 +119,22 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn backs()(
+        [id, scope, start, mark] in any::<[u64; 4]>(),
+        pid in any::<i32>(),
+        grace in durations(),
+        leftovers in policies(),
+        release in prop::option::of(durations()),
+        session in prop::option::of(any::<bool>()),
+        exit in prop::option::of(exits()),
+        kept in any::<bool>(),
+    ) -> Back {
+        let group = session.map(|session| Adopted { leader: pid, start, session, mark });
+        Back { id, scope, pid, start, grace, leftovers, release, group, exit, kept }
+    }
+}
+
 fn replies() -> impl Strategy<Value = Reply> {
     prop_oneof![
         (any::<u32>(), any::<i32>(), any::<u32>())
@@ -136,6 +153,8 @@ fn replies() -> impl Strategy<Value = Reply> {
         (any::<u64>(), exits()).prop_map(|(id, exit)| Reply::Exited { id, exit }),
         (any::<u64>(), emptied()).prop_map(|(id, emptied)| Reply::Emptied { id, emptied }),
         Just(Reply::Leaving),
+        backs().prop_map(|back| Reply::Returned(Box::new(back))),
+        any::<[u64; 2]>().prop_map(|[number, next]| Reply::Recounted { number, next }),
     ]
 }
 

@@ -56,6 +56,29 @@ impl Recorder {
     }
 }
 
+impl Recorder {
+    /// The rows of children that the program before had started: number, pid and handle, and arguments as they are
+    /// now. `None` for one whose row has ended.
+    pub(crate) fn resume<'a>(
+        &self,
+        children: impl Iterator<Item = ((u64, u32, Arc<OwnedFd>), &'a [OsString])>,
+    ) -> Vec<Option<Entry>> {
+        let Some(ledger) = &self.0 else { return children.map(|_| None).collect() };
+        let mut rows = ledger.rows_of_this_process();
+        let resumed = children.map(|((spawn, pid, pidfd), argv)| {
+            // One that has ended, and has no row that waits for it, has had its end.
+            let row = rows.remove(&spawn);
+            if row.is_none() && argv.is_empty() {
+                return None;
+            }
+            ledger.resume(row, spawn, pid, pidfd, argv);
+            let early = Mutex::new(None);
+            Some(Entry(Some(Arc::new(Known { ledger: Arc::clone(ledger), spawn, early }))))
+        });
+        resumed.collect()
+    }
+}
+
 impl Entry {
     /// It was started.
     pub(crate) fn started(&self, pid: u32, pidfd: &Arc<OwnedFd>) {

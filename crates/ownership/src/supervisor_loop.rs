@@ -27,11 +27,13 @@ use crate::table::{Slot, Table};
 
 mod act;
 mod chronicle;
+mod door;
 mod fosters;
 mod groups;
 mod off;
 mod peer;
 mod record;
+mod recount;
 mod release;
 mod set_up;
 mod stock;
@@ -39,11 +41,13 @@ mod voice;
 
 pub(crate) use set_up::{run_keeper, run_supervisor};
 
+use door::Doorway;
 use fosters::Foster;
 pub(crate) use groups::FIRST_MARK;
 use groups::Group;
 use off::Off;
 use peer::Peer;
+use recount::Recount;
 use voice::Line;
 
 /// Without children for this long, the guards leave.
@@ -121,6 +125,10 @@ struct Loop {
     /// What we had before we lowered it, for those whom we start.
     oom_score: Option<CString>,
     off: Off,
+    /// Where the owner's next program finds us.
+    doorway: Doorway,
+    /// What it is to be told.
+    recount: Option<Recount>,
     buffer: Vec<u8>,
     /// Somebody is dead, and what was left could not be read.
     unburied: bool,
@@ -138,8 +146,12 @@ fn now() -> Instant {
 impl Loop {
     fn run(mut self) {
         while !self.done {
+            self.go_on_recounting();
             self.flush();
-            if self.leaving && self.lines.get(&ScopeId::ALL).is_none_or(|l| l.waiting.is_empty()) {
+            // That an owner is away may only now be known.
+            self.look_after_door();
+            let all = self.lines.get(&ScopeId::ALL);
+            if self.leaving && all.is_none_or(|line| line.away || line.waiting.is_empty()) {
                 return;
             }
             self.start_when_silent();
@@ -162,6 +174,9 @@ impl Loop {
             for line in ready.lines {
                 self.listen(line);
             }
+            if ready.door {
+                self.answer_door();
+            }
             self.stay_while_the_other_is_busy();
             self.feed(Event::Tick);
             self.watch_the_other();
@@ -170,15 +185,19 @@ impl Loop {
 
     fn flush(&mut self) {
         let mut heard = Vec::new();
-        self.parting.retain_mut(|line| line.flush(&mut heard) && !line.waiting.is_empty());
+        self.parting.retain_mut(|line| {
+            let is_there = line.flush(&mut heard);
+            if !is_there {
+                line.silence(&mut heard);
+            }
+            is_there && !line.waiting.is_empty()
+        });
         let unheard: Vec<_> = self
             .lines
             .iter_mut()
             .filter_map(|(scope, line)| (!line.flush(&mut heard)).then_some(*scope))
             .collect();
-        if let Some(peer) = &mut self.peer {
-            peer.link.flush(&mut heard);
-        }
+        self.flush_link();
         self.note_heard(&heard);
         for scope in unheard {
             self.close(scope);
@@ -210,13 +229,16 @@ impl Loop {
             watched.add(&group.handle, PollFlags::IN, Of::Leader(*scope));
         }
         for (scope, line) in &self.lines {
-            let listens = *scope != ScopeId::ALL || self.serves;
+            let listens = (*scope != ScopeId::ALL || self.serves) && !line.away;
             let reads = listens && line.waiting.len() < MAX_WAITING && !self.leaving;
             look_again |= line.starved;
             // Of a line that is not ours to read, a hang-up would be told without end.
             if listens || line.waits_for_room() {
                 watched.add(&line.socket, flags(line, reads), Of::Line(*scope));
             }
+        }
+        if let Some(listener) = self.doorway.listener() {
+            watched.add(listener, PollFlags::IN, Of::Door);
         }
         for line in &self.parting {
             watched.add(&line.socket, flags(line, false), Of::Parting);
@@ -225,7 +247,7 @@ impl Loop {
         let again = look_again.then(|| now() + LOOK_AGAIN);
         let at_once = self.backlog.then(now);
         let look = self.succession.due().filter(|_| !self.off.mark);
-        let until = [self.machine.deadline(), look, again, at_once];
+        let until = [self.machine.deadline(), look, again, at_once, self.doorway.due()];
         watched.wait(until.into_iter().flatten().min())
     }
 
@@ -256,7 +278,7 @@ impl Loop {
                 return;
             }
             let Some(line) = self.lines.get(&scope) else { return };
-            if line.waiting.len() >= MAX_WAITING {
+            if line.away || line.waiting.len() >= MAX_WAITING {
                 return;
             }
             match line::receive(line.socket.as_fd(), &mut self.buffer, false) {
@@ -275,6 +297,9 @@ impl Loop {
     }
 
     fn close(&mut self, scope: ScopeId) {
+        if scope == ScopeId::ALL && !self.owner_gone {
+            return self.owner_went_away();
+        }
         if let Some(mut line) = self.lines.remove(&scope) {
             let mut heard = Vec::new();
             line.silence(&mut heard);
@@ -306,6 +331,7 @@ struct Ready {
     fosters: Vec<ScopeId>,
     leaders: Vec<ScopeId>,
     lines: Vec<ScopeId>,
+    door: bool,
 }
 
 /// What a descriptor that is watched stands for.
@@ -319,6 +345,7 @@ enum Of {
     Leader(ScopeId),
     Line(ScopeId),
     Parting,
+    Door,
 }
 
 /// What is waited for.
@@ -351,6 +378,7 @@ impl<'a> Watched<'a> {
                 Of::Foster(scope) if heard => ready.fosters.push(scope),
                 Of::Leader(scope) if heard => ready.leaders.push(scope),
                 Of::Line(scope) if heard => ready.lines.push(scope),
+                Of::Door => ready.door = heard,
                 // What waits to be said is said at the next flush.
                 Of::Foster(_) | Of::Leader(_) | Of::Line(_) | Of::Parting => {}
             }
@@ -373,8 +401,9 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself.
-const OWN_FILES: usize = 10;
+/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself; and
+/// of a door, its directory and who knocks.
+const OWN_FILES: usize = 13;
 
 /// Descriptors that are kept free of what is started, for looking at processes and signalling them.
 const SPARE_FILES: usize = 8;

@@ -521,7 +521,11 @@ impl World {
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }
-            | Reply::Pong { .. } => return,
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => {
+                return;
+            }
         };
         self.answers.entry((line, id)).or_default().push(word);
     }

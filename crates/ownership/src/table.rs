@@ -66,8 +66,11 @@ const BEFORE: usize = 3;
 /// Header: for tests, steps that were counted.
 const STEPS: usize = 4;
 
+/// Header: the highest number that the owner gave to a child.
+const LAST_ID: usize = 5;
+
 /// Header: where the marks of sweeping guards begin.
-const SWEEPING: usize = 5;
+const SWEEPING: usize = 6;
 
 /// How far a scope has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -221,8 +224,16 @@ impl Table {
         self.set(slot, PARENT, parent.0);
         self.set(slot, ID, id);
         self.set(slot, GRACE, micros(grace));
+        if parent == ScopeId::ALL {
+            self.shared.words()[LAST_ID].fetch_max(id, Ordering::AcqRel);
+        }
         self.set(slot, STATE, state(Stage::Intent as u8, holder));
         Some(slot)
+    }
+
+    /// Above every number that the owner gave to a child.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.shared.words()[LAST_ID].load(Ordering::Acquire).saturating_add(1)
     }
 
     pub(crate) fn advance(&self, slot: Slot, stage: Stage) {
@@ -519,6 +530,7 @@ mod tests {
         let mut ours = Table::create().expect("table");
         let mut theirs = second(&ours);
         let slots = [claim(&mut ours, 1, 1), claim(&mut theirs, 2, 2), claim(&mut ours, 1, 3)];
+        assert_eq!((ours.next_id(), theirs.next_id()), (4, 4));
         assert_eq!(slots.iter().collect::<std::collections::HashSet<_>>().len(), 3);
         ours.free(slots[0], 1);
         assert_eq!(claim(&mut ours, 1, 4), slots[0]);

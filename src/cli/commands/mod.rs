@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod completion;
+pub(crate) mod config;
 pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod run;

@@ -177,7 +177,8 @@ mod tests {
         ];
         let asked = Some(plan::Isolation::Thread);
         let agents = ["a".to_owned()];
-        let means = plan::Means { agents: Some(&agents), has_worker: true };
+        let means =
+            plan::Means { agents: Some(&agents), has_worker: true, ..plan::Means::default() };
         plan::plan(&mut tasks, &loaded().settings, asked, means).unwrap()
     }
 

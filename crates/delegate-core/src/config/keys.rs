@@ -22,6 +22,18 @@ pub(crate) enum Id {
     MaxIterations,
     MaxResultBytes,
     WorkerCommand,
+    MaxSpawnDepth,
+    OrchestratorEnabled,
+    Model,
+    Provider,
+    BaseUrl,
+    ApiKey,
+    ApiMode,
+    RequestOverrides,
+    ReasoningEffort,
+    FallbackProviders,
+    InheritMcpToolsets,
+    SubagentAutoApprove,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -37,7 +49,28 @@ pub(crate) enum Type {
     Seconds { min: Duration, optional: bool },
     /// A program and its arguments, or `null`.
     Command,
+    /// Text without the blanks around it; blank text and `null` are "not set".
+    Text,
+    /// The same in small letters.
+    Word,
+    /// An `http` or `https` address without a password in it.
+    Url,
+    /// A key: from a file only.
+    Secret,
+    /// One of [`EFFORTS`], `false` for `none`, or `null`.
+    Effort,
+    /// A map with anything in it, or `null`.
+    Overrides,
+    /// A list of maps with `provider` and `model`, or `null`.
+    Fallbacks,
 }
+
+/// Words of `reasoning_effort`.
+pub(crate) const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+
+/// Fields of an entry of `fallback_providers`; the first two are needed.
+pub(crate) const FALLBACK_FIELDS: [&str; 5] =
+    ["provider", "model", "base_url", "api_key", "api_mode"];
 
 /// Most bytes of one answer that may be asked for: 1 TiB.
 const MAX_BYTES: u64 = 1 << 40;
@@ -97,6 +130,26 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
     "max_async_children",
 ];
 
+/// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
+/// must not look as if it were.
+pub(crate) const LATER: [&str; 9] = [
+    "background_overflow",
+    "child_inactivity_seconds",
+    "credential_pool_strategies",
+    "independent_completions",
+    "max_summary_chars",
+    "on_stale",
+    "stale_idle_seconds",
+    "stale_in_tool_seconds",
+    "worktree_isolation",
+];
+
+/// The key that is not there yet, by its name or the one that a duration text would have.
+pub(crate) fn later(name: &str) -> Option<&'static str> {
+    let is_it = |key: &&str| *key == name || key.strip_suffix("_seconds") == Some(name);
+    LATER.iter().copied().find(|key| is_it(key))
+}
+
 /// Variables with our prefix that are not settings.
 pub(crate) const NOT_KEYS: [&str; 5] =
     ["DELEGATE_CONFIG", "DELEGATE_STATE_DIR", "DELEGATE_GOAL", "DELEGATE_LOG", "DELEGATE_LOG_FILE"];
@@ -115,7 +168,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 12] = [
+pub(crate) const KEYS: [KeyInfo; 24] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -224,6 +277,114 @@ pub(crate) const KEYS: [KeyInfo; 12] = [
         sensitive: true,
         about: "Worker program of another make with its arguments, as a list. null: this program itself.",
     },
+    KeyInfo {
+        id: Id::MaxSpawnDepth,
+        name: "max_spawn_depth",
+        kind: count(U32, false),
+        default: "1",
+        also: None,
+        sensitive: false,
+        about: "Agents at a depth below this may delegate; the program itself is at depth 0.",
+    },
+    KeyInfo {
+        id: Id::OrchestratorEnabled,
+        name: "orchestrator_enabled",
+        kind: Type::Flag,
+        default: "true",
+        also: None,
+        sensitive: false,
+        about: "false: no child may delegate, whatever max_spawn_depth says.",
+    },
+    KeyInfo {
+        id: Id::Model,
+        name: "model",
+        kind: Type::Text,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Model of the children. null: the parent's.",
+    },
+    KeyInfo {
+        id: Id::Provider,
+        name: "provider",
+        kind: Type::Text,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Provider of the children, with its own endpoint and key. null: the parent's.",
+    },
+    KeyInfo {
+        id: Id::BaseUrl,
+        name: "base_url",
+        kind: Type::Url,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Endpoint of the children; wins over provider, except for providers with an SDK of their own.",
+    },
+    KeyInfo {
+        id: Id::ApiKey,
+        name: "api_key",
+        kind: Type::Secret,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Key for base_url, from a file only. null: the parent's key.",
+    },
+    KeyInfo {
+        id: Id::ApiMode,
+        name: "api_mode",
+        kind: Type::Word,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Wire dialect of the endpoint; wins over what its address suggests. null: found from the address.",
+    },
+    KeyInfo {
+        id: Id::RequestOverrides,
+        name: "request_overrides",
+        kind: Type::Overrides,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Extra request arguments, over those of parent and provider; extra_body is merged one level deep.",
+    },
+    KeyInfo {
+        id: Id::ReasoningEffort,
+        name: "reasoning_effort",
+        kind: Type::Effort,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "How much the children think; none or false: not at all. null: as the parent.",
+    },
+    KeyInfo {
+        id: Id::FallbackProviders,
+        name: "fallback_providers",
+        kind: Type::Fallbacks,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Tried in order when the first fails, each with provider and model. null: the parent's where nothing is pinned; []: none.",
+    },
+    KeyInfo {
+        id: Id::InheritMcpToolsets,
+        name: "inherit_mcp_toolsets",
+        kind: Type::Flag,
+        default: "true",
+        also: None,
+        sensitive: false,
+        about: "A child with fewer toolsets keeps the MCP toolsets of its parent.",
+    },
+    KeyInfo {
+        id: Id::SubagentAutoApprove,
+        name: "subagent_auto_approve",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: true,
+        about: "Children approve dangerous commands once (true) or deny them.",
+    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -242,6 +403,12 @@ impl fmt::Display for Type {
                 write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
             }
             Self::Command => f.write_str("a list of texts, the program first, or null"),
+            Self::Text | Self::Secret => f.write_str("text, or null"),
+            Self::Word => f.write_str("a word, or null"),
+            Self::Url => f.write_str("an http or https address, or null"),
+            Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
+            Self::Overrides => f.write_str("a map, or null"),
+            Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
         }
     }
 }
@@ -290,7 +457,9 @@ mod tests {
             );
             assert!(page.lines().any(|line| line == row), "docs/configuration.md lacks:\n{row}");
         }
-        for name in NOT_KEYS.iter().chain(&LOOPS_OWN) {
+        let rows = page.lines().filter(|line| line.contains("` | `DELEGATE_")).count();
+        assert_eq!(rows, KEYS.len(), "docs/configuration.md has a key that does not exist");
+        for name in NOT_KEYS.iter().chain(&LOOPS_OWN).chain(&LATER) {
             assert!(page.contains(&format!("`{name}`")), "docs/configuration.md lacks {name}");
         }
     }

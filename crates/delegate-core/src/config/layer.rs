@@ -20,6 +20,12 @@ pub(crate) struct Given {
     name: String,
 }
 
+impl Given {
+    fn holds_key(&self) -> bool {
+        self.value.holds_key()
+    }
+}
+
 /// Values by setting.
 pub(crate) type Layer = BTreeMap<Id, Given>;
 
@@ -31,24 +37,28 @@ pub(crate) struct FileLayer {
     pub(crate) loops_own: Vec<String>,
     /// Dotted names of commands, keys and endpoints that it sets, with their places.
     pub(crate) sensitive: Vec<(String, Key)>,
+    /// The place of the first key (of an endpoint) that it holds.
+    pub(crate) secret: Option<Key>,
+    /// What is wrong with it, in its order.
+    pub(crate) faults: Vec<Diagnostic>,
 }
 
 /// Reads a configuration file.
 ///
 /// # Errors
-/// Every fault of the file, the first one in its order.
+/// The first fault of the file, in its order.
 pub(crate) fn from_file(source: Source<'_>) -> Result<FileLayer, Diagnostic> {
-    let root = yaml::parse(source)?;
+    let mut layer = read(source);
+    if layer.faults.is_empty() { Ok(layer) } else { Err(layer.faults.swap_remove(0)) }
+}
+
+/// Reads a configuration file with all its faults. What is wrong as YAML is one fault.
+pub(crate) fn read(source: Source<'_>) -> FileLayer {
     let mut layer = FileLayer::default();
-    for (key, node) in entries(source, root, "a configuration file")? {
-        if key.text != "delegation" {
-            return Err(unknown_section(source, &key));
-        }
-        for (key, node) in entries(source, node, "`delegation`")? {
-            layer.add(source, "", key, node)?;
-        }
+    if let Err(fault) = yaml::parse(source).and_then(|root| layer.add_root(source, root)) {
+        layer.faults.push(fault);
     }
-    Ok(layer)
+    layer
 }
 
 /// The entries of a map; none for null.
@@ -70,6 +80,28 @@ fn unknown_section(source: Source<'_>, key: &Key) -> Diagnostic {
 }
 
 impl FileLayer {
+    fn add_root(&mut self, source: Source<'_>, root: Node) -> Result<(), Diagnostic> {
+        for (key, node) in entries(source, root, "a configuration file")? {
+            if key.text == "delegation" {
+                match entries(source, node, "`delegation`") {
+                    Ok(entries) => self.add_all(source, "", entries),
+                    Err(fault) => self.faults.push(fault),
+                }
+            } else {
+                self.faults.push(unknown_section(source, &key));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_all(&mut self, source: Source<'_>, prefix: &str, entries: Vec<(Key, Node)>) {
+        for (key, node) in entries {
+            if let Err(fault) = self.add(source, prefix, key, node) {
+                self.faults.push(fault);
+            }
+        }
+    }
+
     /// Adds one entry of a section; `prefix` is empty or ends with a dot.
     fn add(
         &mut self,
@@ -84,14 +116,17 @@ impl FileLayer {
         }
         let below = format!("{full}.");
         if keys::names().any(|name| name.starts_with(&below)) {
-            for (key, node) in entries(source, node, &format!("`{full}`"))? {
-                self.add(source, &below, key, node)?;
-            }
+            let entries = entries(source, node, &format!("`{full}`"))?;
+            self.add_all(source, &below, entries);
             return Ok(());
         }
         if keys::LOOPS_OWN.contains(&full.as_str()) {
             self.loops_own.push(full);
             return Ok(());
+        }
+        if keys::later(&full).is_some() {
+            let (message, hint) = not_available(&format!("`{full}`"));
+            return Err(source.fault("not_available", key.place, message).hint(hint));
         }
         let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
         let fault = source.fault("unknown_key", key.place, message);
@@ -124,6 +159,9 @@ impl FileLayer {
         let file = source.file.unwrap_or(Path::new("")).to_owned();
         let origin = Origin::File { file, line: key.place.line };
         self.values.insert(info.id, Given { value, origin, name: full.to_owned() });
+        if self.secret.is_none() && self.values.get(&info.id).is_some_and(Given::holds_key) {
+            self.secret = Some(key.clone());
+        }
         if info.sensitive {
             self.sensitive.push((full.to_owned(), key));
         }
@@ -138,12 +176,25 @@ fn siblings(prefix: &str) -> impl Iterator<Item = &'static str> {
         .map(|rest| rest.split('.').next().unwrap_or(rest))
 }
 
+/// What to say of a key whose feature is not there yet.
+fn not_available(label: &str) -> (String, &'static str) {
+    (format!("{label} is not available yet"), "remove it: nothing would enforce what it says")
+}
+
 /// What the variables of the environment say, and notes about those that nobody knows.
 ///
 /// # Errors
 /// A wrong value, with the variable's name.
 pub(crate) fn from_env(env: &[(String, String)]) -> Result<(Layer, Vec<String>), Diagnostic> {
     let mut layer = Layer::new();
+    for (variable, _) in env.iter().filter(|(_, value)| !value.is_empty()) {
+        let key = variable.strip_prefix(PREFIX).map(|name| name.to_ascii_lowercase());
+        if key.is_some_and(|key| keys::later(&key).is_some()) {
+            let (message, hint) = not_available(variable);
+            let fault = Diagnostic { code: "not_available", message, ..Diagnostic::default() };
+            return Err(fault.hint(hint));
+        }
+    }
     for (info, is_twin, variable) in keys::KEYS.iter().flat_map(variables) {
         let Some(text) = value_of(env, &variable) else { continue };
         let value = from_text(info, is_twin, &variable, text)?;
@@ -210,8 +261,17 @@ pub(crate) fn from_flags(flags: &[(String, String, String)]) -> Result<Layer, Di
     let mut layer = Layer::new();
     for (name, text, flag) in flags {
         let Some((info, is_twin)) = keys::find(name) else {
-            let message = format!("{flag}: unknown key `{name}`");
-            return Err(Diagnostic { code: "unknown_key", message, ..Diagnostic::default() });
+            let (code, (message, hint)) = match keys::later(name) {
+                Some(_) => {
+                    let (message, hint) = not_available(&format!("{flag}: `{name}`"));
+                    ("not_available", (message, Some(hint.to_owned())))
+                }
+                None => {
+                    let hint = did_you_mean(name, keys::names());
+                    ("unknown_key", (format!("{flag}: unknown key `{name}`"), hint))
+                }
+            };
+            return Err(Diagnostic { code, message, hint, ..Diagnostic::default() });
         };
         let value = from_text(info, is_twin, flag, text)?;
         let origin = Origin::Flag(flag.clone());
@@ -225,7 +285,15 @@ fn from_text(info: &KeyInfo, is_twin: bool, label: &str, text: &str) -> Result<T
     let fault = |code, message, hint| Diagnostic { code, message, hint, ..Diagnostic::default() };
     let node = yaml::parse(Source { file: None, text })
         .map_err(|error| fault(error.code, format!("{label}: {}", error.message), error.hint))?;
-    check(info, is_twin, label, &node).map_err(|wrong| fault(wrong.code, wrong.message, wrong.hint))
+    let value = check(info, is_twin, label, &node)
+        .map_err(|wrong| fault(wrong.code, wrong.message, wrong.hint))?;
+    if value.holds_key() {
+        let message = format!("{label}: a key is taken from a file only");
+        let hint = "every child would inherit the variable, and everybody sees the arguments of a \
+                    program; write it into a configuration file that only you can read";
+        return Err(fault("key_not_in_a_file", message, Some(hint.to_owned())));
+    }
+    Ok(value)
 }
 
 /// Puts one value into the settings. A value of another type cannot come here: [`check`] made it.
@@ -243,6 +311,18 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::MaxIterations => set(&mut settings.max_iterations, value.count()),
         Id::MaxResultBytes => set(&mut settings.max_result_bytes, value.count()),
         Id::WorkerCommand => settings.worker_command = value.command(),
+        Id::MaxSpawnDepth => set(&mut settings.max_spawn_depth, value.count()),
+        Id::OrchestratorEnabled => settings.orchestrator_enabled = *value == Typed::Flag(true),
+        Id::Model => settings.model = value.text(),
+        Id::Provider => settings.provider = value.text(),
+        Id::BaseUrl => settings.base_url = value.text(),
+        Id::ApiKey => settings.api_key = value.secret(),
+        Id::ApiMode => settings.api_mode = value.text(),
+        Id::RequestOverrides => settings.request_overrides = value.overrides(),
+        Id::ReasoningEffort => settings.reasoning_effort = value.effort(),
+        Id::FallbackProviders => settings.fallback_providers = value.fallbacks(),
+        Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
+        Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
     }
 }
 

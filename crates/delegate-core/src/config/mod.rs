@@ -6,6 +6,7 @@
 //! | `yaml` | YAML text as nodes that know their place; batch files use it too |
 //! | `layer`, `value` | what one source says, checked against the table |
 //! | `search` | where files and state live |
+//! | `schema`, `show` | the table as JSON Schema; what is in force, from where, and what is wrong |
 //! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
 //! | [`diagnostic`] | what is wrong, where, and what to do |
 //! | [`duration`], `nearest` | duration texts, and what a person probably meant |
@@ -15,7 +16,9 @@ pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
+mod schema;
 mod search;
+mod show;
 #[cfg(test)]
 mod tests;
 pub mod trust;
@@ -23,13 +26,18 @@ mod value;
 pub(crate) mod yaml;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use delegate_protocol::{ApiKey, Fallback, Value};
+
 pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
+pub use schema::schema;
 pub(crate) use search::refuse_foreign;
 pub use search::state_dir;
+pub use show::{Checked, Place, Setting, State, check, places};
 pub use trust::{Trusted, trust};
 
 use layer::{FileLayer, Layer};
@@ -50,7 +58,7 @@ pub enum ProcessIsolation {
 
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Processes or threads. `None` when nobody said: the library then uses threads, the command
     /// processes.
@@ -78,6 +86,31 @@ pub struct Settings {
     pub max_result_bytes: u64,
     /// A worker program of another make, with its arguments.
     pub worker_command: Option<Vec<String>>,
+    /// Agents at a depth below this may delegate.
+    pub max_spawn_depth: u32,
+    /// Whether any child may.
+    pub orchestrator_enabled: bool,
+    /// Model of the children; `None` is the parent's. Here and below: see
+    /// [`crate::plan::routing`] for how these become the route of a child.
+    pub model: Option<String>,
+    /// Provider of the children.
+    pub provider: Option<String>,
+    /// Endpoint of the children.
+    pub base_url: Option<String>,
+    /// Key for [`Settings::base_url`].
+    pub api_key: Option<ApiKey>,
+    /// Wire dialect, in small letters.
+    pub api_mode: Option<String>,
+    /// Extra request arguments.
+    pub request_overrides: Option<BTreeMap<String, Value>>,
+    /// One of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`.
+    pub reasoning_effort: Option<&'static str>,
+    /// Tried in order when the first fails; empty: none.
+    pub fallback_providers: Option<Vec<Fallback>>,
+    /// A child with fewer toolsets keeps the MCP toolsets of its parent.
+    pub inherit_mcp_toolsets: bool,
+    /// Children approve dangerous commands once, or deny them.
+    pub subagent_auto_approve: bool,
 }
 
 impl Default for Settings {
@@ -95,6 +128,18 @@ impl Default for Settings {
             max_iterations: 50,
             max_result_bytes: 1 << 30,
             worker_command: None,
+            max_spawn_depth: 1,
+            orchestrator_enabled: true,
+            model: None,
+            provider: None,
+            base_url: None,
+            api_key: None,
+            api_mode: None,
+            request_overrides: None,
+            reasoning_effort: None,
+            fallback_providers: None,
+            inherit_mcp_toolsets: true,
+            subagent_auto_approve: false,
         }
     }
 }
@@ -133,7 +178,7 @@ pub fn process_env() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Who set a value.
+/// Who set a value. Shows itself as `file:line`, the variable or the flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -148,6 +193,15 @@ pub enum Origin {
     Variable(String),
     /// A flag, by name.
     Flag(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { file, line } => write!(f, "{}:{line}", file.display()),
+            Self::Variable(name) | Self::Flag(name) => f.write_str(name),
+        }
+    }
 }
 
 /// What [`load`] found.
@@ -170,8 +224,11 @@ pub struct Loaded {
 /// # Errors
 /// A [`Diagnostic`] with file, line, column, snippet and the nearest known key.
 pub fn load(sources: &Sources) -> Result<Loaded, Diagnostic> {
-    load_with(sources, Path::new("/etc/delegate/config.yaml"))
+    load_with(sources, Path::new(SYSTEM_FILE))
 }
+
+/// The weakest file.
+const SYSTEM_FILE: &str = "/etc/delegate/config.yaml";
 
 /// [`load`] with another system file, for tests.
 fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
@@ -189,6 +246,9 @@ fn load_with(sources: &Sources, system: &Path) -> Result<Loaded, Diagnostic> {
         let layer = layer::from_file(source)?;
         if candidate.found == Found::Tree {
             check_trust(source, &layer, &candidate.path, &state_dir)?;
+        }
+        if let Some(key) = layer.secret.filter(|_| search::others_can_read(&candidate.path)) {
+            hidden.push(exposed(&candidate.path, &key));
         }
         loops_own.extend(layer.loops_own);
         from_files.push(layer.values);
@@ -238,6 +298,12 @@ fn check_trust(
         format!("`{name}` is not taken from a file of the working tree that is not trusted");
     let hint = format!("read the file, then `delegate trust {}`", path.display());
     Err(source.fault("untrusted", key.place, message).hint(hint))
+}
+
+/// A key that other users can read.
+fn exposed(path: &Path, key: &yaml::Key) -> String {
+    let (file, line, name) = (path.display(), key.place.line, &key.text);
+    format!("{file}:{line}: others can read the key in `{name}`; chmod 600 {file}")
 }
 
 /// The first characters of a text, for messages.

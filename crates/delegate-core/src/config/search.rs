@@ -25,6 +25,18 @@ pub(crate) enum Found {
     Home,
 }
 
+impl Found {
+    /// Why a file is in question, for people.
+    pub(crate) const fn why(self) -> &'static str {
+        match self {
+            Self::Flag => "--config",
+            Self::Variable => "DELEGATE_CONFIG",
+            Self::Tree => "working tree",
+            Self::Home => "user or system",
+        }
+    }
+}
+
 /// Name that is searched upward from the working directory.
 const IN_TREE: &str = "delegate.yaml";
 
@@ -133,6 +145,21 @@ pub(crate) fn refuse_foreign(state_dir: &Path) -> std::io::Result<()> {
 /// that is there and cannot be read is an error instead.
 pub(crate) fn is_hidden(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
+/// Whether users other than its owner can read a file.
+pub(crate) fn others_can_read(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        const OTHERS_READ: u32 = 0o044;
+        path.metadata().is_ok_and(|data| data.mode() & OTHERS_READ != 0)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
 }
 
 /// Reads a candidate; `None` when it need not exist and does not.

@@ -98,6 +98,18 @@ fn every_key_reaches_its_setting() {
   max_iterations: 9
   max_result_bytes: 1000
   worker: {command: [python3, worker.py]}
+  max_spawn_depth: 3
+  orchestrator_enabled: false
+  model: ' m '
+  provider: p
+  base_url: https://example.org/v1
+  api_key: ' sk-1 '
+  api_mode: Chat_Completions
+  request_overrides: {extra_body: {a: 1}}
+  reasoning_effort: false
+  fallback_providers: [{provider: q, model: n, api_key: sk-2}]
+  inherit_mcp_toolsets: false
+  subagent_auto_approve: true
 ",
     );
     let expected = Settings {
@@ -113,8 +125,139 @@ fn every_key_reaches_its_setting() {
         max_iterations: 9,
         max_result_bytes: 1000,
         worker_command: Some(vec!["python3".into(), "worker.py".into()]),
+        max_spawn_depth: 3,
+        orchestrator_enabled: false,
+        model: Some("m".into()),
+        provider: Some("p".into()),
+        base_url: Some("https://example.org/v1".into()),
+        api_key: Some(ApiKey::new("sk-1".into())),
+        api_mode: Some("chat_completions".into()),
+        request_overrides: Some(
+            [("extra_body".to_owned(), Value::Map([("a".to_owned(), Value::Int(1))].into()))]
+                .into(),
+        ),
+        reasoning_effort: Some("none"),
+        fallback_providers: Some(vec![Fallback {
+            provider: "q".into(),
+            model: "n".into(),
+            api_key: Some(ApiKey::new("sk-2".into())),
+            ..Fallback::default()
+        }]),
+        inherit_mcp_toolsets: false,
+        subagent_auto_approve: true,
     };
-    assert_eq!(world.load(&world.sources()).unwrap().settings, expected);
+    let loaded = world.load(&world.sources()).unwrap();
+    assert_eq!(loaded.settings, expected);
+    // Every key is shown too, and no key of an endpoint.
+    let default = Loaded { settings: Settings::default(), ..loaded.clone() }.settings_in_order();
+    for (set, default) in loaded.settings_in_order().into_iter().zip(default) {
+        assert_ne!(set.value, default.value, "{}", set.name);
+    }
+    assert!(!format!("{:?}", loaded.settings_in_order()).contains("sk-"));
+    assert!(!format!("{loaded:?}").contains("sk-"));
+}
+
+#[test]
+fn a_key_comes_from_a_file_only_and_is_shown_in_no_message() {
+    let world = World::new();
+    let mut sources = world.sources();
+    world.set(&mut sources, "DELEGATE_API_KEY", "sk-canary");
+    let fault = world.load(&sources).unwrap_err();
+    assert_eq!(fault.code, "key_not_in_a_file");
+    assert!(!fault.render(false).contains("canary"));
+    for (key, text) in [
+        ("api_key", "sk-canary"),
+        ("fallback_providers", "[{provider: a, model: b, api_key: sk-canary}]"),
+    ] {
+        let flags = vec![(key.to_owned(), text.to_owned(), "--set".to_owned())];
+        let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
+        assert_eq!(fault.code, "key_not_in_a_file", "{key}");
+        assert!(!fault.to_string().contains("canary"));
+    }
+    for below in [
+        "api_key: [sk-canary]",
+        "fallback_providers: [{api_key: sk-canary}]",
+        "api_key: sk-canary: x",
+        "{api_key: sk-canary, x: 1}",
+    ] {
+        let shown = world.fault(&format!("delegation:\n  {below}\n"));
+        assert!(shown.contains("F:2:") && !shown.contains("canary"), "{shown}");
+    }
+    // What cannot hold a key is shown still.
+    assert!(world.fault("delegation:\n  max_tokens: 5\n").contains("| "));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_key_that_others_can_read_is_told() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let world = World::new();
+    let file = world.write("home/.config/delegate/config.yaml", "  api_key: sk-canary\n");
+    let notes = |mode| {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        world.load(&world.sources()).unwrap().notes
+    };
+    assert!(notes(0o600).is_empty());
+    let told = notes(0o644);
+    assert!(told[0].contains(":2: others can read") && told[0].contains("chmod 600"), "{told:?}");
+    assert!(!told[0].contains("canary"));
+}
+
+#[test]
+fn a_key_of_a_later_feature_is_refused_wherever_it_stands() {
+    let world = World::new();
+    for key in keys::LATER {
+        let shown = world.fault(&format!("delegation:\n  {key}: 5\n"));
+        assert!(shown.starts_with(&format!("error: `{key}` is not available yet\n --> F:2:3")));
+        let mut sources = world.sources();
+        world.set(&mut sources, &keys::variable(key), "5");
+        assert_eq!(world.load(&sources).unwrap_err().code, "not_available", "{key}");
+        let flags = vec![(key.to_owned(), "5".to_owned(), "--set".to_owned())];
+        let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
+        assert_eq!(fault.code, "not_available", "{key}");
+        assert!(keys::find(key).is_none(), "{key} is there and not there");
+    }
+    assert!(world.fault("delegation:\n  child_inactivity: 5m\n").contains("not available yet"));
+}
+
+#[test]
+fn a_check_tells_every_fault_in_the_order_of_the_file() {
+    let world = World::new();
+    let file = world.write(
+        "c.yaml",
+        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  on_stale: warn\n  routes: {}\nother: 1\n",
+    );
+    let system = world.path("none");
+    let checked = show::check_with(Some(&file), &world.sources(), &system);
+    let told: Vec<(&str, u32)> =
+        checked.faults.iter().map(|fault| (fault.code, fault.line.unwrap())).collect();
+    assert_eq!(
+        told,
+        [
+            ("unknown_key", 2),
+            ("out_of_range", 3),
+            ("wrong_type", 4),
+            ("unknown_key", 4),
+            ("not_available", 5),
+            ("unknown_key", 7)
+        ]
+    );
+    assert_eq!(checked.notes, ["ignored, the agent loop's own key: routes"]);
+    assert_eq!(checked.files, [file]);
+    // Everything that would be read: files, then what they are together.
+    assert!(show::check_with(None, &world.sources(), &system).faults.is_empty());
+    let tree = world.write("home/repo/delegate.yaml", "  provider: p\n");
+    let checked = show::check_with(None, &world.sources(), &system);
+    assert_eq!(checked.faults.iter().map(|fault| fault.code).collect::<Vec<_>>(), ["untrusted"]);
+    let at = places(&world.sources());
+    assert_eq!((&at[0].path, at[0].state), (&tree, State::Untrusted));
+    world.write("home/repo/delegate.yaml", "  provider: [p]\n");
+    assert_eq!(places(&world.sources())[0].state, State::Faulty);
+    world.write("home/repo/delegate.yaml", "  model: m\n");
+    assert_eq!(places(&world.sources())[0].state, State::Read);
+    assert_eq!(places(&world.sources())[1].state, State::Absent);
+    let missing = show::check_with(Some(&world.path("nowhere")), &world.sources(), &system);
+    assert_eq!(missing.faults[0].code, "missing_file");
 }
 
 #[test]
@@ -572,7 +715,7 @@ fn without_a_home_each_user_has_a_state_directory_of_their_own() {
     assert!(name.strip_prefix("delegate-state-").is_some_and(|user| user.parse::<u32>().is_ok()));
 }
 
-fn any_config() -> impl Strategy<Value = String> {
+pub(super) fn any_config() -> impl Strategy<Value = String> {
     let key = prop::sample::select(
         keys::names().chain(["delegation", "worker", "command", "routes", "x"]).collect::<Vec<_>>(),
     );

@@ -1,15 +1,16 @@
 //! One value against its row of the table: [`check`] is the only way to a [`Typed`] value.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use delegate_protocol::Value;
+use delegate_protocol::{ApiKey, Fallback, Value};
 
-use super::keys::{KeyInfo, Type};
+use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
 use super::{ProcessIsolation, did_you_mean, duration};
 
 /// A checked value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Typed {
     Nothing,
     Isolation(ProcessIsolation),
@@ -17,6 +18,11 @@ pub(crate) enum Typed {
     Count(u64),
     Time(Duration),
     Command(Vec<String>),
+    Text(String),
+    Secret(ApiKey),
+    Effort(&'static str),
+    Overrides(BTreeMap<String, Value>),
+    Fallbacks(Vec<Fallback>),
 }
 
 /// A value that does not fit its key.
@@ -44,13 +50,27 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::Command, Kind::List(items)) => question.command(items),
+        (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
+            question.trimmed(text)
+        }
+        (Type::Effort, Kind::Scalar(value)) => question.effort(value),
+        (Type::Overrides, Kind::Map(_)) => question.overrides(),
+        (Type::Fallbacks, Kind::List(items)) => question.fallbacks(items),
         (_, Kind::Scalar(_) | Kind::List(_) | Kind::Map(_)) => Err(question.wrong_type(None)),
     }
 }
 
 const fn is_optional(kind: Type) -> bool {
     match kind {
-        Type::Isolation | Type::Command => true,
+        Type::Isolation
+        | Type::Command
+        | Type::Text
+        | Type::Word
+        | Type::Url
+        | Type::Secret
+        | Type::Effort
+        | Type::Overrides
+        | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
         Type::Flag => false,
     }
@@ -68,7 +88,9 @@ struct Question<'a> {
 impl Question<'_> {
     fn wrong(&self, code: &'static str, wanted: &str, hint: Option<String>) -> Wrong {
         let Self { info, label, node, .. } = self;
-        let message = format!("{label} must be {wanted}, not {}", node.describe());
+        // What was typed for a key may be the key.
+        let held = if info.kind == Type::Secret { "this".to_owned() } else { node.describe() };
+        let message = format!("{label} must be {wanted}, not {held}");
         let hint = hint.or_else(|| Some(format!("{} Default: {}", info.about, info.default)));
         Wrong { code, message, hint }
     }
@@ -168,6 +190,69 @@ impl Question<'_> {
             .then(|| "write `null` for no limit".to_owned())
     }
 
+    /// Text without blanks around it.
+    fn trimmed(&self, text: &str) -> Result<Typed, Wrong> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Typed::Nothing);
+        }
+        match self.info.kind {
+            Type::Secret => Ok(Typed::Secret(ApiKey::new(text.to_owned()))),
+            Type::Word => Ok(Typed::Text(text.to_lowercase())),
+            Type::Url => match address_fault(text) {
+                None => Ok(Typed::Text(text.to_owned())),
+                Some(fault) => Err(Wrong {
+                    code: "not_an_address",
+                    message: format!("{} {fault}", self.label),
+                    hint: Some(format!("{} Default: null", self.info.about)),
+                }),
+            },
+            _ => Ok(Typed::Text(text.to_owned())),
+        }
+    }
+
+    fn effort(&self, value: &Value) -> Result<Typed, Wrong> {
+        match value {
+            Value::Bool(false) => Ok(Typed::Effort("none")),
+            Value::Text(text) => {
+                let text = text.trim().to_ascii_lowercase();
+                match EFFORTS.iter().find(|word| **word == text) {
+                    Some(word) => Ok(Typed::Effort(word)),
+                    None if text.is_empty() => Ok(Typed::Nothing),
+                    None => {
+                        let hint = did_you_mean(&text, EFFORTS);
+                        Err(self.wrong("unknown_word", &self.wanted(), hint))
+                    }
+                }
+            }
+            _ => Err(self.wrong_type(None)),
+        }
+    }
+
+    fn overrides(&self) -> Result<Typed, Wrong> {
+        let value = self.node.clone().into_value();
+        if let Some(path) = value.first_nan() {
+            let message = format!("{} holds a number that is none, at {path}", self.label);
+            return Err(Wrong { code: "out_of_range", message, hint: None });
+        }
+        match value {
+            Value::Map(entries) => Ok(Typed::Overrides(entries)),
+            _ => Err(self.wrong_type(None)),
+        }
+    }
+
+    fn fallbacks(&self, items: &[Node]) -> Result<Typed, Wrong> {
+        let entries = items.iter().enumerate();
+        let entries = entries.map(|(index, item)| {
+            fallback(item).map_err(|fault| Wrong {
+                code: "wrong_entry",
+                message: format!("entry {index} of {} {fault}", self.label),
+                hint: Some("write it as {provider: NAME, model: NAME}".to_owned()),
+            })
+        });
+        Ok(Typed::Fallbacks(entries.collect::<Result<_, _>>()?))
+    }
+
     fn command(&self, items: &[Node]) -> Result<Typed, Wrong> {
         let wrong = |what: &str| Wrong {
             code: "wrong_type",
@@ -189,6 +274,61 @@ impl Question<'_> {
             _ => Err(wrong("must name a program first")),
         }
     }
+}
+
+/// One entry of a fallback chain, or what is wrong with it.
+fn fallback(item: &Node) -> Result<Fallback, String> {
+    let Kind::Map(fields) = &item.kind else {
+        return Err(format!("must be a map, not {}", item.describe()));
+    };
+    let mut entry = Fallback::default();
+    for (key, node) in fields {
+        let name = key.text.as_str();
+        if !FALLBACK_FIELDS.contains(&name) {
+            let near = did_you_mean(name, FALLBACK_FIELDS);
+            let near = near.map(|near| format!("; {near}")).unwrap_or_default();
+            return Err(format!("has an unknown field `{}`{near}", super::shorten(name, 60)));
+        }
+        let text = match &node.kind {
+            Kind::Scalar(Value::Text(text)) => text.trim().to_owned(),
+            Kind::Scalar(Value::Null) => String::new(),
+            Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => {
+                return Err(format!("has a `{name}` that is not text"));
+            }
+        };
+        let set = || (!text.is_empty()).then(|| text.clone());
+        match name {
+            "provider" => entry.provider = text,
+            "model" => entry.model = text,
+            "base_url" => {
+                entry.base_url = set();
+                if let Some(fault) = entry.base_url.as_deref().and_then(address_fault) {
+                    return Err(format!("has a `base_url` that {fault}"));
+                }
+            }
+            "api_key" => entry.api_key = set().map(ApiKey::new),
+            _ => entry.api_mode = set().map(|mode| mode.to_lowercase()),
+        }
+    }
+    match (entry.provider.is_empty(), entry.model.is_empty()) {
+        (false, false) => Ok(entry),
+        (true, _) => Err("has no `provider`".to_owned()),
+        (_, true) => Err("has no `model`".to_owned()),
+    }
+}
+
+/// Why a text is no address of an endpoint. A password in it would show in messages and records.
+pub(crate) fn address_fault(text: &str) -> Option<&'static str> {
+    let lower = text.to_ascii_lowercase();
+    let rest = lower.strip_prefix("https://").or_else(|| lower.strip_prefix("http://"));
+    let Some(rest) = rest else { return Some("must begin with https:// or http://") };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.is_empty() || text.contains(char::is_whitespace) {
+        return Some("is no address: it has no host, or a blank in it");
+    }
+    authority
+        .contains('@')
+        .then_some("must not hold a user or password; a key belongs into api_key")
 }
 
 fn in_range(time: Duration, min: Duration) -> bool {
@@ -216,5 +356,42 @@ impl Typed {
 
     pub(crate) fn command(&self) -> Option<Vec<String>> {
         if let Self::Command(words) = self { Some(words.clone()) } else { None }
+    }
+
+    pub(crate) fn text(&self) -> Option<String> {
+        if let Self::Text(text) = self { Some(text.clone()) } else { None }
+    }
+
+    pub(crate) fn secret(&self) -> Option<ApiKey> {
+        if let Self::Secret(key) = self { Some(key.clone()) } else { None }
+    }
+
+    pub(crate) const fn effort(&self) -> Option<&'static str> {
+        if let Self::Effort(word) = self { Some(*word) } else { None }
+    }
+
+    pub(crate) fn overrides(&self) -> Option<BTreeMap<String, Value>> {
+        if let Self::Overrides(entries) = self { Some(entries.clone()) } else { None }
+    }
+
+    pub(crate) fn fallbacks(&self) -> Option<Vec<Fallback>> {
+        if let Self::Fallbacks(entries) = self { Some(entries.clone()) } else { None }
+    }
+
+    /// Whether it holds a key, which must come from a file.
+    pub(crate) fn holds_key(&self) -> bool {
+        match self {
+            Self::Secret(_) => true,
+            Self::Fallbacks(entries) => entries.iter().any(|entry| entry.api_key.is_some()),
+            Self::Nothing
+            | Self::Isolation(_)
+            | Self::Flag(_)
+            | Self::Count(_)
+            | Self::Time(_)
+            | Self::Command(_)
+            | Self::Text(_)
+            | Self::Effort(_)
+            | Self::Overrides(_) => false,
+        }
     }
 }

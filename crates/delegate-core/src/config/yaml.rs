@@ -112,7 +112,8 @@ impl Source<'_> {
             fault.line = Some(place.line);
             fault.column = Some(place.column.max(1));
             let width = place.width.max(1);
-            fault.source = self.line(place.line).map(|text| Box::new(SourceLine { text, width }));
+            let line = self.line(place.line).filter(|line| !may_hold_key(line));
+            fault.source = line.map(|text| Box::new(SourceLine { text, width }));
         }
         fault
     }
@@ -126,6 +127,12 @@ impl Source<'_> {
             .flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'));
         Some(lines.nth(index)?.to_owned())
     }
+}
+
+/// A message may end in a log; a line that names a key is not shown.
+fn may_hold_key(line: &str) -> bool {
+    let in_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    line.split(|c| !in_name(c)).any(delegate_protocol::routing::is_secret_name)
 }
 
 /// Parses one document. An empty text is null.

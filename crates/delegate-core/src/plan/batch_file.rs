@@ -1,7 +1,7 @@
 //! Batch files: `tasks:` with optional `defaults:`, in YAML.
 //!
 //! A task has `goal` (needed), `context`, `agent`, `params`, `timeout` (`90s`) or `timeout_seconds`,
-//! `cwd`, `images`, `group`, `metadata` and `traceparent`; `defaults` has the same without `goal`.
+//! `cwd`, `images`, `group`, `toolsets`, `metadata` and `traceparent`; `defaults` has the same without `goal`.
 //! A field of a task replaces the one of `defaults` as a whole, maps too. The agent is the task's,
 //! else that of `defaults`, else `command`. A relative `cwd` is relative to the working directory of
 //! the caller, not to the file.
@@ -70,7 +70,7 @@ pub fn parse(text: &str, name: &Path) -> Result<BatchFile, Diagnostic> {
 }
 
 /// Fields of a task; `defaults` takes all but the first.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "goal",
     "context",
     "agent",
@@ -80,6 +80,7 @@ const FIELDS: [&str; 11] = [
     "cwd",
     "images",
     "group",
+    "toolsets",
     "metadata",
     "traceparent",
 ];
@@ -96,6 +97,7 @@ struct Fields {
     cwd: Option<PathBuf>,
     images: Option<Vec<String>>,
     group: Option<String>,
+    toolsets: Option<Vec<String>>,
     metadata: Option<BTreeMap<String, Value>>,
     traceparent: Option<String>,
 }
@@ -125,6 +127,7 @@ fn task(
         cwd: own.cwd.or_else(|| defaults.cwd.clone()),
         images: own.images.or_else(|| defaults.images.clone()).unwrap_or_default(),
         group: own.group.or_else(|| defaults.group.clone()),
+        toolsets: own.toolsets.or_else(|| defaults.toolsets.clone()),
         traceparent: own.traceparent.or_else(|| defaults.traceparent.clone()),
         metadata: own.metadata.or_else(|| defaults.metadata.clone()).unwrap_or_default(),
         origin: Some(at(place)),
@@ -159,8 +162,9 @@ impl Fields {
             "params" => self.params = Some(Params::new(&node.into_value())),
             "timeout" | "timeout_seconds" => self.set_timeout(source, key, &node)?,
             "cwd" => self.cwd = Some(text(source, key, node)?.into()),
-            "images" => self.images = Some(images(source, key, node)?),
+            "images" => self.images = Some(texts(source, key, node, MAX_IMAGES)?),
             "group" => self.group = Some(text(source, key, node)?),
+            "toolsets" => self.toolsets = Some(texts(source, key, node, usize::MAX)?),
             "metadata" => {
                 let entries = map(source, node, "`metadata`")?.into_iter();
                 self.metadata =
@@ -261,17 +265,23 @@ fn text(source: Source<'_>, key: &Key, node: Node) -> Result<String, Diagnostic>
     }
 }
 
-fn images(source: Source<'_>, key: &Key, node: Node) -> Result<Vec<String>, Diagnostic> {
+fn texts(
+    source: Source<'_>,
+    key: &Key,
+    node: Node,
+    most: usize,
+) -> Result<Vec<String>, Diagnostic> {
     match node.kind {
-        Kind::List(items) if items.len() <= MAX_IMAGES => {
+        Kind::List(items) if items.len() <= most => {
             items.into_iter().map(|item| text(source, key, item)).collect()
         }
         Kind::List(items) => {
-            let message = format!("{} images, at most {MAX_IMAGES} are taken", items.len());
+            let message = format!("{} {}, at most {most} are taken", items.len(), key.text);
             Err(source.fault("out_of_range", key.place, message))
         }
         Kind::Scalar(_) | Kind::Map(_) => {
-            let message = format!("`images` must be a list of texts, not {}", node.describe());
+            let message =
+                format!("`{}` must be a list of texts, not {}", key.text, node.describe());
             Err(source.fault("wrong_type", node.place, message))
         }
     }

@@ -11,6 +11,44 @@ use crate::config::Diagnostic;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// A call that a model made, and nobody said which agent it was.
+    #[error(
+        "the call has no parent agent: give the agent that delegates (Batch::parent); nothing was \
+         started"
+    )]
+    NoParent,
+    /// The arguments of a call are wrong.
+    #[error("{reason}; nothing was started")]
+    InvalidCall {
+        /// What is wrong, with the number of the task.
+        reason: String,
+    },
+    /// The caller is as deep as agents may be.
+    #[error(
+        "an agent at depth {depth} may not delegate, max_spawn_depth is {limit}; nothing was started"
+    )]
+    TooDeep {
+        /// Of the caller; 0 is the root.
+        depth: u32,
+        /// The setting.
+        limit: u32,
+    },
+    /// Model, endpoint and key of the children cannot be found.
+    #[error("{source}; nothing was started")]
+    NoRoute {
+        /// Why.
+        source: super::routing::RouteError,
+    },
+    /// What an agent loop does for a child before its start has failed.
+    #[error("task {task} ({goal:?}) cannot be built: {reason}; nothing was started")]
+    NotBuilt {
+        /// Which task.
+        task: usize,
+        /// Its goal, shortened.
+        goal: String,
+        /// In the builder's words.
+        reason: String,
+    },
     /// No task was given.
     #[error("the batch has no task; nothing was started")]
     EmptyBatch,
@@ -111,8 +149,13 @@ impl StartError {
             Self::BlankGoal { task }
             | Self::UnknownAgent { task, .. }
             | Self::Crossing { task, .. }
+            | Self::NotBuilt { task, .. }
             | Self::InvalidTask { task, .. } => Some(*task),
             Self::EmptyBatch
+            | Self::NoParent
+            | Self::InvalidCall { .. }
+            | Self::TooDeep { .. }
+            | Self::NoRoute { .. }
             | Self::TooManyTasks { .. }
             | Self::Unsupported { .. }
             | Self::NotItsOwnWorker

@@ -1,27 +1,53 @@
 //! From tasks and settings to decisions: what runs, how it is isolated, with which limits.
 //!
 //! [`plan`] checks everything that can be checked before anything starts; `launch` and `run` carry
-//! the [`Plan`] out. `batch_file` makes tasks from YAML, `decide` picks threads or processes.
+//! the [`Plan`] out. Checks stand in one order ([`admit`], then the tasks, then what is built for each
+//! child), so that a caller always hears of the first thing that is wrong, and nothing is started when
+//! anything is refused.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`task`], [`batch_file`], `call` | tasks as a program, a YAML file or a model gives them |
+//! | [`parent`] | what the delegating agent has |
+//! | [`routing`], [`toolsets`] | which model, endpoint, key and tools a child gets of it |
+//! | [`goals`] | goals that say nothing |
+//! | [`build`] | what an agent loop does per child before the start, and undoes |
+//! | `decide` | threads or processes |
+//! | [`error`] | why nothing was started |
 
 pub mod batch_file;
+pub mod build;
+mod call;
+#[cfg(test)]
+mod call_tests;
 mod decide;
 pub mod error;
+pub mod goals;
+pub mod parent;
+pub mod routing;
 mod session;
 pub mod task;
 #[cfg(test)]
 mod tests;
+pub mod toolsets;
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use delegate_protocol::spec::CrossingError;
-use delegate_protocol::{Role, Routing, SubagentId, TaskSpec};
+use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
+use build::Built;
 use decide::{Lack, Question, decide};
+use routing::{NoProviders, Routed};
 
+pub use build::{Addition, ChildBuilder};
 pub use error::StartError;
+pub use parent::{Endpoint, Parent, Tools};
+pub use routing::{Providers, Resolved};
 pub use task::{Origin, Task};
 
 /// Most images of one task.
@@ -64,6 +90,19 @@ pub struct Plan {
     ids: Vec<SubagentId>,
     /// First session nonce of this batch, random.
     nonce: u32,
+    /// What the children share of their parent.
+    frame: Frame,
+    /// What the agent loop built for each.
+    built: Built,
+}
+
+/// What was decided before any task was looked at; the same for every child of a batch.
+#[derive(Debug, Clone)]
+pub struct Frame {
+    parent: Parent,
+    routed: Routed,
+    child_depth: u32,
+    role: Role,
 }
 
 impl Plan {
@@ -91,21 +130,33 @@ impl Plan {
     /// When `index` is not a task of this plan.
     #[must_use]
     pub fn spec(&self, index: usize) -> TaskSpec {
+        self.spec_with(index, &self.built)
+    }
+
+    fn spec_with(&self, index: usize, built: &Built) -> TaskSpec {
         let task = &self.tasks[index];
+        let Frame { parent, routed, child_depth, role } = &self.frame;
+        let settings = &self.settings;
         let subagent_id = self.ids[index];
         let task_index = subagent_id.task_index();
-        TaskSpec {
+        let tools = toolsets::child_tools(
+            &parent.tools,
+            task.toolsets.as_deref(),
+            settings.inherit_mcp_toolsets,
+            *role,
+        );
+        let mut spec = TaskSpec {
             task_index,
             task_count: u32::try_from(self.tasks.len()).unwrap_or(u32::MAX),
             subagent_id,
-            parent_subagent_id: None,
-            child_depth: 1,
-            role: Role::Leaf,
+            parent_subagent_id: parent.subagent_id,
+            child_depth: *child_depth,
+            role: *role,
             session_id: session::id(self.started, self.nonce.wrapping_add(task_index)),
-            parent_session_id: None,
-            parent_turn_id: None,
-            session_db_path: None,
-            delegation_id: None,
+            parent_session_id: parent.session_id.clone(),
+            parent_turn_id: parent.turn_id.clone(),
+            session_db_path: parent.session_db_path.clone(),
+            delegation_id: parent.delegation_id.clone(),
             live_transcript: None,
             agent: task.agent.clone(),
             goal: task.goal.clone(),
@@ -116,28 +167,40 @@ impl Plan {
             images: task.images.clone(),
             output_schema: None,
             group: task.group.clone(),
-            cwd: task.cwd.clone(),
-            workspace_hint: None,
-            container: None,
+            cwd: task.cwd.clone().or_else(|| parent.cwd.clone()),
+            workspace_hint: parent.workspaces.first().cloned(),
+            container: parent.container.clone(),
             skip_context_files: true,
             skip_memory: true,
             platform: "subagent".to_owned(),
             log_prefix: format!("[subagent-{task_index}]"),
             quiet: true,
-            relay_events: true,
-            auto_approve: false,
-            cache_ttl: None,
-            enabled_toolsets: None,
-            disabled_toolsets: Vec::new(),
-            blocked_tools: Vec::new(),
-            max_iterations: self.settings.max_iterations,
-            heartbeat_interval_ms: milliseconds(self.settings.heartbeat_interval),
+            relay_events: parent.relay_events,
+            auto_approve: settings.subagent_auto_approve,
+            cache_ttl: parent.child_cache_ttl(),
+            enabled_toolsets: tools.enabled,
+            disabled_toolsets: tools.disabled,
+            blocked_tools: tools.blocked,
+            max_iterations: settings.max_iterations,
+            heartbeat_interval_ms: milliseconds(settings.heartbeat_interval),
             timeout_ms: self.timeout(index).map(milliseconds),
-            max_result_bytes: self.settings.max_result_bytes,
-            routing: Routing::default(),
+            max_result_bytes: settings.max_result_bytes,
+            routing: routed.routing.clone(),
             traceparent: task.traceparent.clone(),
             metadata: task.metadata.clone(),
-        }
+        };
+        built.add_to(index, &mut spec);
+        spec
+    }
+
+    /// The children start now: what was built for them is theirs, and is not undone when the plan goes.
+    pub(crate) fn keep_built(&self) {
+        self.built.keep();
+    }
+
+    fn undo_built(&mut self) {
+        let mut built = mem::take(&mut self.built);
+        built.undo(|index, built| self.spec_with(index, built));
     }
 
     /// The decisions as pairs of a name and a sentence, for `--explain` and `--dry-run`.
@@ -158,6 +221,8 @@ impl Plan {
             ("tasks", self.tasks.len().to_string()),
             ("agents", agents.into_iter().collect::<Vec<_>>().join(", ")),
             ("isolation", format!("{} ({})", self.isolation.word(), self.reason)),
+            ("role", format!("{} at depth {}", role_word(self.frame.role), self.frame.child_depth)),
+            ("route", self.frame.routed.reason.clone()),
             ("at once", settings.max_concurrent_children.to_string()),
             ("timeout per child", timeout),
             ("interrupt grace", duration::show(settings.interrupt_grace)),
@@ -169,17 +234,58 @@ impl Plan {
     }
 }
 
+/// A plan that nobody starts leaves nothing behind.
+impl Drop for Plan {
+    fn drop(&mut self) {
+        self.undo_built();
+    }
+}
+
+const fn role_word(role: Role) -> &'static str {
+    match role {
+        Role::Leaf => "leaf",
+        Role::Orchestrator => "orchestrator",
+    }
+}
+
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What the delegating program has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Means<'a> {
     /// Names of the agents; `None` when only a worker of another make knows them.
     pub agents: Option<&'a [String]>,
     /// Whether there is a program that can be a worker.
     pub has_worker: bool,
+    /// The agent that delegates; `None` for a program of its own.
+    pub parent: Option<&'a Parent>,
+    /// What is known of providers; `None` knows none.
+    pub providers: Option<&'a dyn Providers>,
+    /// What is to be built for each child.
+    pub builder: Option<&'a Arc<dyn ChildBuilder>>,
+}
+
+/// Decides what every child of a batch shares: its depth and role, then its route. Comes before any
+/// look at the tasks.
+///
+/// # Errors
+/// [`StartError::TooDeep`], then [`StartError::NoRoute`].
+pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError> {
+    let mut parent = means.parent.cloned().unwrap_or_default();
+    let limit = settings.max_spawn_depth;
+    if parent.depth >= limit {
+        return Err(StartError::TooDeep { depth: parent.depth, limit });
+    }
+    let child_depth = parent.depth + 1;
+    let may = settings.orchestrator_enabled && child_depth < limit;
+    let role = if may { Role::Orchestrator } else { Role::Leaf };
+    let routed = routing::route(settings, &parent, means.providers.unwrap_or(&NoProviders))
+        .map_err(|source| StartError::NoRoute { source })?;
+    // Looked at once: all children of a batch are told the same directory.
+    parent.workspaces = parent.workspace().into_iter().collect();
+    Ok(Frame { parent, routed, child_depth, role })
 }
 
 /// Decides. Checks every task, and that every spec survives the line, before anything starts.
@@ -194,14 +300,61 @@ pub fn plan(
     asked: Option<Isolation>,
     means: Means<'_>,
 ) -> Result<Plan, StartError> {
+    let frame = admit(settings, means)?;
+    plan_within(frame, tasks, settings, asked, means)
+}
+
+/// Decides about a call that a model made: `arguments` are those of `delegate_task`. Checks in this
+/// order: parent, action, depth, route, tasks, images, and what is built.
+///
+/// # Errors
+/// [`StartError`]; nothing was started.
+pub fn plan_call(
+    arguments: &Value,
+    agent: &str,
+    settings: &Settings,
+    asked: Option<Isolation>,
+    means: Means<'_>,
+) -> Result<Plan, StartError> {
+    if means.parent.is_none() {
+        return Err(StartError::NoParent);
+    }
+    let arguments = call::arguments(arguments)?;
+    call::check_action(arguments)?;
+    let frame = admit(settings, means)?;
+    let mut tasks = call::tasks(arguments, agent)?;
+    check_count(&tasks, settings)?;
+    check_blank(&tasks)?;
+    call::check_goals(&tasks)?;
+    plan_within(frame, &mut tasks, settings, asked, means)
+}
+
+fn check_count(tasks: &[Task], settings: &Settings) -> Result<u32, StartError> {
     if tasks.is_empty() {
         return Err(StartError::EmptyBatch);
     }
     let limit = settings.max_batch_size.unwrap_or(u32::MAX);
-    let count = u32::try_from(tasks.len())
+    u32::try_from(tasks.len())
         .ok()
         .filter(|count| *count <= limit)
-        .ok_or(StartError::TooManyTasks { given: tasks.len(), limit })?;
+        .ok_or(StartError::TooManyTasks { given: tasks.len(), limit })
+}
+
+fn check_blank(tasks: &[Task]) -> Result<(), StartError> {
+    match tasks.iter().position(|task| task.goal.trim().is_empty()) {
+        Some(task) => Err(StartError::BlankGoal { task }),
+        None => Ok(()),
+    }
+}
+
+fn plan_within(
+    frame: Frame,
+    tasks: &mut Vec<Task>,
+    settings: &Settings,
+    asked: Option<Isolation>,
+    means: Means<'_>,
+) -> Result<Plan, StartError> {
+    let count = check_count(tasks, settings)?;
     let (isolation, reason) = decide(Question {
         asked,
         setting: settings.process_isolation,
@@ -217,32 +370,50 @@ pub fn plan(
         started: SystemTime::now(),
         ids: (0..count).map(SubagentId::random).collect(),
         nonce: uuid::Uuid::new_v4().as_fields().0,
+        frame,
+        built: Built::by(means.builder.cloned()),
     };
     let known: Option<BTreeSet<&str>> =
         means.agents.map(|agents| agents.iter().map(String::as_str).collect());
     if let Err(error) = check_all(&mut plan, known.as_ref()) {
-        *tasks = plan.tasks;
+        // While it still has its tasks, which those who undo are told.
+        plan.undo_built();
+        *tasks = mem::take(&mut plan.tasks);
         return Err(error);
     }
     Ok(plan)
 }
 
-/// One spec at a time: it is dropped again, so memory stays that of the task list.
+/// Each check over all tasks before the next, so that what is built is built for tasks that are known
+/// to be right. One spec at a time: it is dropped again, so memory stays that of the task list.
 fn check_all(plan: &mut Plan, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
+    check_blank(&plan.tasks)?;
     for index in 0..plan.tasks.len() {
         check(index, &mut plan.tasks[index], known)?;
-        plan.spec(index)
-            .check_crossing()
-            .map_err(|source| crossing(index, &plan.tasks[index], source))?;
+    }
+    for index in 0..plan.tasks.len() {
+        check_crossing(plan, index)?;
+    }
+    let Some(builder) = plan.built.builder.clone() else { return Ok(()) };
+    for index in 0..plan.tasks.len() {
+        let addition = builder.build(&plan.spec(index)).map_err(|reason| StartError::NotBuilt {
+            task: index,
+            goal: shorten(&plan.tasks[index].goal, SHOWN_GOAL),
+            reason,
+        })?;
+        plan.built.push(addition);
+        check_crossing(plan, index)?;
     }
     Ok(())
 }
 
+fn check_crossing(plan: &Plan, index: usize) -> Result<(), StartError> {
+    let crossed = plan.spec(index).check_crossing();
+    crossed.map_err(|source| crossing(index, &plan.tasks[index], source))
+}
+
 /// What is wrong with one task in itself.
 fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
-    if task.goal.trim().is_empty() {
-        return Err(StartError::BlankGoal { task: index });
-    }
     if let Some(known) = known
         && !known.contains(task.agent.as_str())
     {

@@ -80,6 +80,7 @@ pub struct Task {
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) images: Vec<String>,
     pub(crate) group: Option<String>,
+    pub(crate) toolsets: Option<Vec<String>>,
     pub(crate) traceparent: Option<String>,
     pub(crate) metadata: BTreeMap<String, Value>,
     /// Where it was written, for messages about it.
@@ -100,6 +101,7 @@ impl Task {
             cwd: None,
             images: Vec::new(),
             group: None,
+            toolsets: None,
             traceparent: None,
             metadata: BTreeMap::new(),
             origin: None,
@@ -161,6 +163,12 @@ impl Task {
     /// Delivery bucket.
     pub fn group(mut self, group: impl Into<String>) -> Self {
         self.group = Some(group.into());
+        self
+    }
+
+    /// Toolsets that it may use, of those that its parent has. Without a list: all of them.
+    pub fn toolsets(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.toolsets = Some(names.into_iter().map(Into::into).collect());
         self
     }
 

@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// As its guards know it.
-    fn identity(&self) -> String {
+    pub(super) fn identity(&self) -> String {
         let own = identity::own_pid();
         let start = Stat::read(own).map_or(0, |stat| stat.start);
         format!("{own}.{start}.{}", self.number)

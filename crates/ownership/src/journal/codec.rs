@@ -130,6 +130,14 @@ pub enum Event {
         /// Why.
         why: Why,
     },
+    /// The owner executed another program, which cannot take up what it has: there is no directory in which its
+    /// guards could be found.
+    NoDoor {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The owner executed another program, which has taken up what it had.
+    Reattached,
 }
 
 /// What a journal says.
@@ -172,7 +180,7 @@ fn is_sound(record: &[u8; RECORD_BYTES]) -> bool {
 }
 
 const HEADER: u8 = 0;
-const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=9;
+const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=11;
 
 /// The numbers of a record, before and after the bytes.
 #[derive(Default)]
@@ -263,6 +271,8 @@ fn fields_of(event: Event) -> Fields {
         Event::KillSent { spawn, pid, signal, why } => {
             Fields { spawn, pid, value: signal, detail: why_number(why), ..with(9) }
         }
+        Event::NoDoor { errno } => Fields { value: errno, ..with(10) },
+        Event::Reattached => with(11),
     }
 }
 
@@ -287,6 +297,8 @@ fn event_of(fields: &Fields) -> Option<Event> {
         7 => Event::SweepEnded { left: value.cast_unsigned() },
         8 => Event::Takeover { pid, generation: value.cast_unsigned() },
         9 => Event::KillSent { spawn, pid, signal: value, why: why_of(detail)? },
+        10 => Event::NoDoor { errno: value },
+        11 => Event::Reattached,
         _ => return None,
     })
 }

@@ -20,7 +20,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let (spawn, number, wide) = (any::<u64>(), any::<u32>(), any::<u64>());
     const WHYS: [Why; 5] =
         [Why::Asked, Why::OwnerGone, Why::Leftover, Why::GraceOver, Why::Unattributed];
-    (0..10_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
+    (0..12_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
         .prop_map(|(kind, spawn, pid, wide, value, flag, why)| match kind {
             0 => Event::Started { spawn, pid, start: wide, inode: !wide },
             1 => Event::Exited { spawn, pid, status: ExitStatus::Code(value) },
@@ -34,6 +34,8 @@ fn any_event() -> impl Strategy<Value = Event> {
             6 => Event::SweepBegun,
             7 => Event::SweepEnded { left: pid },
             8 => Event::Takeover { pid, generation: value.cast_unsigned() },
+            9 => Event::NoDoor { errno: value },
+            10 => Event::Reattached,
             _ => Event::KillSent { spawn, pid, signal: value, why },
         })
 }

@@ -173,7 +173,9 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
-            | Event::Takeover { .. } => continue,
+            | Event::Takeover { .. }
+            | Event::NoDoor { .. }
+            | Event::Reattached => continue,
         };
         let tale = tales.entry(spawn).or_insert_with(|| Tale { first: *at, ..Tale::default() });
         tale.last = *at;
@@ -192,7 +194,9 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
-            | Event::Takeover { .. } => {}
+            | Event::Takeover { .. }
+            | Event::NoDoor { .. }
+            | Event::Reattached => {}
         }
     }
     // Nobody's scope.
@@ -277,6 +281,8 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { left: 0 } => line("sweep ended, nothing left", None),
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
+        Event::NoDoor { .. } => line("no directory to be found in after an exec", None),
+        Event::Reattached => line("owner re-attached after an exec", None),
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },
         Event::KillSent { spawn, pid, signal, why } => {
             let what = match signal {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Image, MAX_FDS, MAX_NAMED, Order};
+use super::{Adopted, Back, Image, MAX_FDS, MAX_NAMED, Order};
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
 use crate::spawn::{Joins, Leftovers};
 
@@ -83,6 +83,26 @@ impl Writer {
                 self.byte(1).signed(*group).long(*ignored).long(*blocked)
             }
         }
+    }
+
+    pub(super) fn adopted(&mut self, group: &Adopted) -> &mut Self {
+        let Adopted { leader, start, session, mark } = group;
+        self.signed(*leader).long(*start).byte(u8::from(*session)).long(*mark)
+    }
+
+    pub(super) fn back(&mut self, back: &Back) -> &mut Self {
+        let Back { id, scope, pid, start, grace, leftovers, release, group, exit, kept } = back;
+        self.long(*id).long(*scope).signed(*pid).long(*start).duration(*grace);
+        self.leftovers(*leftovers).deadline(*release);
+        match group {
+            None => self.byte(0),
+            Some(group) => self.byte(1).adopted(group),
+        };
+        match exit {
+            None => self.byte(0),
+            Some(exit) => self.byte(1).exit(exit),
+        };
+        self.byte(u8::from(*kept))
     }
 
     pub(super) fn deadline(&mut self, deadline: Option<Duration>) -> &mut Self {
@@ -215,6 +235,30 @@ impl<'a> Reader<'a> {
 
     fn joins(&mut self) -> Option<Joins> {
         Some(Joins { group: self.signed()?, ignored: self.long()?, blocked: self.long()? })
+    }
+
+    pub(super) fn adopted(&mut self) -> Option<Adopted> {
+        Some(Adopted {
+            leader: self.signed()?,
+            start: self.long()?,
+            session: self.flag()?,
+            mark: self.long()?,
+        })
+    }
+
+    pub(super) fn back(&mut self) -> Option<Back> {
+        Some(Back {
+            id: self.long()?,
+            scope: self.long()?,
+            pid: self.signed()?,
+            start: self.long()?,
+            grace: self.duration()?,
+            leftovers: self.leftovers()?,
+            release: self.deadline()?,
+            group: if self.flag()? { Some(self.adopted()?) } else { None },
+            exit: if self.flag()? { Some(self.exit()?) } else { None },
+            kept: self.flag()?,
+        })
     }
 
     pub(super) fn deadline(&mut self) -> Option<Option<Duration>> {

@@ -90,6 +90,10 @@ pub(crate) enum Effect {
     Relay {
         request: Request,
     },
+    /// Tell the owner's next program what lives.
+    Recount {
+        number: u64,
+    },
     /// Stop listening to the owner, tell it, and go.
     Leave,
     /// Go: the owner is gone and nothing is left.

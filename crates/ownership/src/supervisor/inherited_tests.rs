@@ -120,7 +120,9 @@ fn word(reply: &Reply) -> Option<(u64, &'static str)> {
         | Reply::Leaving
         | Reply::Resynced { .. }
         | Reply::Stopped { .. }
-        | Reply::Pong { .. } => None,
+        | Reply::Pong { .. }
+        | Reply::Returned(_)
+        | Reply::Recounted { .. } => None,
     }
 }
 
@@ -257,6 +259,8 @@ fn what_we_do_not_have_is_the_other_ones_and_questions_are_answered() {
     assert!(matches!(replies(&effects)[..], [Reply::Resynced { number: 4 }]));
     let effects = machine.step(ask(1, Request::Ping { number: 5 }), now);
     assert!(matches!(replies(&effects)[..], [Reply::Pong { number: 5 }]));
+    let effects = machine.step(ask(0, Request::Recount { number: 6 }), now);
+    assert!(matches!(effects[..], [Effect::Recount { number: 6 }]));
     let foster = Request::Foster {
         id: 8,
         scope: 8,
@@ -266,7 +270,7 @@ fn what_we_do_not_have_is_the_other_ones_and_questions_are_answered() {
         release: None,
         kept: false,
     };
-    for request in [Request::EndStrays, foster] {
+    for request in [Request::EndStrays, Request::Recount { number: 7 }, foster] {
         assert!(machine.step(ask(1, request), now).is_empty(), "only the owner has such");
     }
 }

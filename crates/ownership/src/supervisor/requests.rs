@@ -97,12 +97,18 @@ impl Supervisor {
             Request::Disown { id, once_empty } if line == ScopeId::ALL => {
                 self.disown(id, once_empty, effects);
             }
+            Request::Recount { number } if line == ScopeId::ALL => {
+                effects.push(Effect::Recount { number });
+            }
             Request::Adopt { id, .. } => {
                 let failure = Failure { phase: Phase::Request, errno: libc::EPERM };
                 effects.push(failed_reply(line, id, failure));
             }
             // A child has no children that are not ours.
-            Request::Foster { .. } | Request::EndStrays | Request::Disown { .. } => {}
+            Request::Foster { .. }
+            | Request::EndStrays
+            | Request::Disown { .. }
+            | Request::Recount { .. } => {}
         }
     }
 

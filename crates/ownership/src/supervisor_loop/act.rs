@@ -53,6 +53,7 @@ impl Loop {
                 self.tell_peer(&Note::Relay(request), Vec::new());
             }
             Effect::Relay { .. } => {}
+            Effect::Recount { number } => self.recount(number),
             Effect::Leave => self.leave(),
             // A keeper that has something left may die before it is done: who sees it then?
             Effect::Exit => self.exit(),
@@ -191,12 +192,18 @@ impl Loop {
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }
-            | Reply::Pong { .. } => {}
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => {}
+        }
+        if let Reply::Resynced { .. } = reply {
+            self.owner_knows_all(line);
         }
         let heard = about.and_then(|scope| self.note_reply(reply, scope));
         let fds = about.and_then(|scope| self.carried(reply, scope)).into_iter().collect();
+        let news = self.news(line, reply, about);
         match self.lines.get_mut(&line) {
-            Some(line) => line.waiting.push_back(Word { heard, ..Word::new(reply, fds) }),
+            Some(line) => line.say(Word { heard, news, ..Word::new(reply, fds) }),
             // Nobody hears a line that is closed.
             None => self.note_heard(heard.as_slice()),
         }
@@ -223,7 +230,9 @@ impl Loop {
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }
-            | Reply::Pong { .. } => None,
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => None,
         }
     }
 
@@ -455,6 +464,6 @@ impl Loop {
         while let Ok(Received::Record { .. } | Received::Bodiless { .. } | Received::Junk) =
             line::receive(control.socket.as_fd(), &mut self.buffer, false)
         {}
-        control.waiting.push_back(Word::new(&Reply::Leaving, Vec::new()));
+        control.say(Word::new(&Reply::Leaving, Vec::new()));
     }
 }

@@ -80,7 +80,9 @@ impl Loop {
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }
-            | Reply::Pong { .. } => {}
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => {}
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Off {
     pub(super) mirror: bool,
     /// A supervisor that does not begin to end everything is waited for.
     pub(super) mark: bool,
+    /// Whoever knocks is the owner.
+    pub(super) credentials: bool,
     pub(super) die_at: Option<(String, u64)>,
 }
 
@@ -47,6 +49,7 @@ impl Off {
             table: is_off("table"),
             mirror: is_off("mirror"),
             mark: is_off("mark"),
+            credentials: is_off("credentials"),
             die_at: setting(TEST_DIE_AT).map(|step| match step.split_once(':') {
                 Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
                 None => (step, 1),

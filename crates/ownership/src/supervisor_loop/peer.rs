@@ -55,7 +55,8 @@ impl Loop {
 
     pub(super) fn tell_peer(&mut self, note: &Note, fds: Vec<OwnedFd>) {
         if let Some(peer) = &mut self.peer {
-            peer.link.waiting.push_back(Word { bytes: note.encode(), fds, heard: None });
+            let word = Word { bytes: note.encode(), fds, heard: None, news: None };
+            peer.link.waiting.push_back(word);
         }
     }
 
@@ -71,8 +72,16 @@ impl Loop {
         };
         let Some(copy) = fd.and_then(|fd| fd.try_clone().ok()) else { return };
         self.tell_peer(&Note::Mirror(held, scope), vec![copy]);
+        self.flush_link();
+    }
+
+    /// What can be said to the other guard is said. Its death is told otherwise.
+    pub(super) fn flush_link(&mut self) {
         if let Some(peer) = &mut self.peer {
-            peer.link.flush(&mut Vec::new());
+            let mut heard = Vec::new();
+            if !peer.link.flush(&mut heard) {
+                peer.link.silence(&mut heard);
+            }
         }
     }
 
@@ -118,6 +127,12 @@ impl Loop {
 
     fn take_note(&mut self, note: Note, fds: Vec<OwnedFd>) {
         match note {
+            Note::Mirror(Held::Line, ScopeId::ALL) => {
+                if let Some(line) = fds.into_iter().next() {
+                    self.owner_came_back(line);
+                }
+            }
+            Note::Recounted => self.tell_held_news(),
             Note::Mirror(held, scope) => {
                 self.mirrors.extend(fds.into_iter().next().map(|fd| ((held, scope), fd)));
             }
@@ -174,6 +189,8 @@ impl Loop {
         self.die_at("takeover");
         let Some(peer) = self.peer.take() else { return };
         self.serves = false;
+        self.recount = None;
+        self.remove_door();
         self.machine.set_idle_limit(None, now());
         let (pid, generation) = (peer.shown.cast_unsigned(), peer.generation);
         self.write_down(journal::Event::Takeover { pid, generation });
@@ -283,7 +300,8 @@ impl Loop {
     /// A new supervisor speaks after us: what it says about a request that is unanswered must not come
     /// before our own answer.
     pub(super) fn start_when_silent(&mut self) {
-        let silent = self.lines.get(&ScopeId::ALL).is_none_or(|line| line.waiting.is_empty());
+        let all = self.lines.get(&ScopeId::ALL);
+        let silent = all.is_none_or(|line| line.away || line.waiting.is_empty());
         if self.start_due && silent && !self.owner_gone {
             self.start_due = false;
             self.start_supervisor();

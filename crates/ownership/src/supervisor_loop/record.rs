@@ -43,7 +43,9 @@ impl Loop {
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }
-            | Reply::Pong { .. } => None,
+            | Reply::Pong { .. }
+            | Reply::Returned(_)
+            | Reply::Recounted { .. } => None,
         }
     }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::door::Doorway;
 use super::off::{Off, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
@@ -158,6 +159,8 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
+            doorway: Doorway::default(),
+            recount: None,
             buffer: vec![0; MAX_INLINE + 1],
             unburied: false,
             backlog: false,
@@ -177,7 +180,7 @@ impl Loop {
         let (pid, generation) = (identity::own_pid(), self.generation);
         let hello = Reply::Hello { version: VERSION, pid, generation };
         if let Some(line) = self.lines.get_mut(&line) {
-            line.waiting.push_back(Word::new(&hello, fds));
+            line.say(Word::new(&hello, fds));
         }
     }
 }

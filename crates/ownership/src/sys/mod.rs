@@ -1,6 +1,6 @@
 //! The operating system fence: every `unsafe` block of the workspace is in this folder, each with its
 //! reason. What leaves it are safe functions over owned descriptors and plain numbers. Callers are
-//! [`crate::launch`], [`crate::membership`], [`crate::supervisor_loop`] and [`crate::client`].
+//! [`crate::launch`], [`crate::membership`], [`crate::door`], [`crate::supervisor_loop`] and [`crate::client`].
 //!
 //! Linux only; elsewhere [`crate::client`] is replaced as a whole and nothing of this is compiled.
 
@@ -8,6 +8,7 @@ pub(crate) mod front;
 pub(crate) mod process;
 pub(crate) mod shared;
 pub(crate) mod signal;
+pub(crate) mod socket;
 pub(crate) mod start;
 pub(crate) mod wait;
 
