@@ -94,6 +94,9 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let heard = HEARD.iter().fold(REAL_TIME, |set, number| set | 1 << (number - 1));
     let signals =
         front::hear(heard).map_err(|error| Refused::failed("signals cannot be heard", &error))?;
+    if !hook::is_off("wake") {
+        front::wake_with_parents_death();
+    }
     let program = Program::current()
         .map_err(|error| Refused::failed("this program cannot be executed again", &error))?;
     let owner = owner(wrap, program);
@@ -285,10 +288,16 @@ impl Front {
             Effect::Stop(number) => {
                 front::stop_by(number);
                 let (stands, apart) = (self.stands(), self.group_to_show().is_some());
-                return self.feed(Event::Woke { stands, apart });
+                let orphaned = is_orphaned();
+                return self.feed(Event::Woke { stands, apart, orphaned });
             }
             Effect::ContinueGroup => {
                 // This process is in it, so there is one.
+                let _ = rustix::process::kill_current_process_group(Signal::CONT);
+            }
+            Effect::HangUpGroup => {
+                // As above.
+                let _ = rustix::process::kill_current_process_group(Signal::HUP);
                 let _ = rustix::process::kill_current_process_group(Signal::CONT);
             }
             Effect::HandTerminal => {
