@@ -99,7 +99,7 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     }
     let program = Program::current()
         .map_err(|error| Refused::failed("this program cannot be executed again", &error))?;
-    let owner = owner(wrap, program);
+    let (owner, write_down) = owner(wrap, program);
     let (tell, told) = channel();
     let wake = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -132,21 +132,33 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     // Of what came before it was there the program has nothing.
     front.drain_signals(true);
     front.wait_for_the_end();
-    Ok(front.end(wrap, report))
+    let end = front.end(wrap, report);
+    write_down();
+    Ok(end)
 }
 
+/// The owner, and what to do before this process leaves.
 #[cfg(feature = "ledger")]
-fn owner(wrap: &Wrap, program: Program) -> Owner {
+fn owner(wrap: &Wrap, program: Program) -> (Owner, impl FnOnce()) {
+    use crate::ledger::{Ledger, PATIENCE};
+    let ledger = wrap.ledger.as_ref().map(|path| Arc::new(Ledger::begin(path)));
     let owner = Owner::near(program);
-    match &wrap.ledger {
-        Some(path) => owner.with_ledger(Arc::new(crate::ledger::Ledger::begin(path))),
+    let owner = match &ledger {
+        Some(ledger) => owner.with_ledger(Arc::clone(ledger)),
         None => owner,
-    }
+    };
+    // What cannot be written by then is in the guards' journal.
+    let write_down = move || {
+        if let Some(ledger) = ledger {
+            let _written = ledger.flush(PATIENCE);
+        }
+    };
+    (owner, write_down)
 }
 
 #[cfg(not(feature = "ledger"))]
-fn owner(_wrap: &Wrap, program: Program) -> Owner {
-    Owner::near(program)
+fn owner(_wrap: &Wrap, program: Program) -> (Owner, impl FnOnce()) {
+    (Owner::near(program), || {})
 }
 
 /// Starts the program; a text without `#!` as a script, as a shell and `execvp` do.
