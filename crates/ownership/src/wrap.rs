@@ -37,7 +37,6 @@ pub struct Wrap {
     quiet: bool,
     name: &'static str,
     report: Option<PathBuf>,
-    #[cfg_attr(not(feature = "ledger"), expect(dead_code, reason = "there is no ledger"))]
     ledger: Option<PathBuf>,
 }
 

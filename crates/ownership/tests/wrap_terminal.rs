@@ -549,3 +549,32 @@ fn without_the_front_s_part_a_shell_does_not_see_a_stop() {
     with.see("Stopped");
     assert!(!without.screen().contains("Stopped"), "{}", without.screen());
 }
+
+/// A stopped job whose shell is killed: the kernel ends it, and so do we, though the guards stand in its session.
+#[test]
+fn a_stopped_job_does_not_outlive_its_shell() {
+    let stopped = |wrap: &str| {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut terminal = Terminal::shell(wrap, dir.path());
+        let line = "$W sh -c 'echo $$ > new; mv new program; echo ready; read x; echo got $x'";
+        for step in [Line(line), See("ready\n"), Key(CTRL_Z), See("Stopped"), See(PROMPT)] {
+            terminal.play(step);
+        }
+        let program = recorded(dir.path(), "program");
+        terminal.program().kill().expect("kill");
+        terminal.program().wait().expect("wait");
+        (program, terminal)
+    };
+    for wrap in ["", &format!("{OWN} --")] {
+        let (program, _terminal) = stopped(wrap);
+        wait_for_nobody(|| Some(program).filter(|who| who.lives()).into_iter().collect());
+    }
+    if no_hooks() {
+        return;
+    }
+    let (without, _first) = stopped(&format!("env OWNERSHIP_TEST_OFF=wake {OWN} --"));
+    let (with, _second) = stopped(&format!("{OWN} --"));
+    wait_for_nobody(|| Some(with).filter(|who| who.lives()).into_iter().collect());
+    assert_eq!(without.state().as_deref(), Some("T"));
+    without.kill();
+}

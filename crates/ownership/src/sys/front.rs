@@ -14,7 +14,7 @@ use super::signal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Came {
     pub(crate) number: i32,
-    /// A process sent it; otherwise the kernel did, for a terminal, and to the whole group.
+    /// A process sent it; otherwise the kernel did, for a terminal, or we did: to the whole group.
     pub(crate) by_process: bool,
 }
 
@@ -70,7 +70,19 @@ pub(crate) fn next(fd: &OwnedFd) -> Option<Came> {
         return None;
     }
     let number = i32::try_from(info.ssi_signo).ok()?;
-    Some(Came { number, by_process: info.ssi_code <= 0 })
+    let own = std::process::id();
+    Some(Came { number, by_process: info.ssi_code <= 0 && info.ssi_pid != own })
+}
+
+/// From now on this process goes on when its parent dies. Not where its death means something else already.
+pub(crate) fn wake_with_parents_death() {
+    let mut before: libc::c_int = 0;
+    // SAFETY: writes one number.
+    let asked = unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut before) };
+    if asked == 0 && before == 0 {
+        // SAFETY: plain system call.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
+    }
 }
 
 /// Stops this process by this signal, which is blocked; returns when it goes on. Where the kernel does not stop it (its

@@ -94,9 +94,12 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let heard = HEARD.iter().fold(REAL_TIME, |set, number| set | 1 << (number - 1));
     let signals =
         front::hear(heard).map_err(|error| Refused::failed("signals cannot be heard", &error))?;
+    if !hook::is_off("wake") {
+        front::wake_with_parents_death();
+    }
     let program = Program::current()
         .map_err(|error| Refused::failed("this program cannot be executed again", &error))?;
-    let owner = owner(wrap, program);
+    let (owner, write_down) = owner(wrap, program);
     let (tell, told) = channel();
     let wake = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -129,21 +132,33 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     // Of what came before it was there the program has nothing.
     front.drain_signals(true);
     front.wait_for_the_end();
-    Ok(front.end(wrap, report))
+    let end = front.end(wrap, report);
+    write_down();
+    Ok(end)
 }
 
+/// The owner, and what to do before this process leaves.
 #[cfg(feature = "ledger")]
-fn owner(wrap: &Wrap, program: Program) -> Owner {
+fn owner(wrap: &Wrap, program: Program) -> (Owner, impl FnOnce()) {
+    use crate::ledger::{Ledger, PATIENCE};
+    let ledger = wrap.ledger.as_ref().map(|path| Arc::new(Ledger::begin(path)));
     let owner = Owner::near(program);
-    match &wrap.ledger {
-        Some(path) => owner.with_ledger(Arc::new(crate::ledger::Ledger::begin(path))),
+    let owner = match &ledger {
+        Some(ledger) => owner.with_ledger(Arc::clone(ledger)),
         None => owner,
-    }
+    };
+    // What cannot be written by then is in the guards' journal.
+    let write_down = move || {
+        if let Some(ledger) = ledger {
+            let _written = ledger.flush(PATIENCE);
+        }
+    };
+    (owner, write_down)
 }
 
 #[cfg(not(feature = "ledger"))]
-fn owner(_wrap: &Wrap, program: Program) -> Owner {
-    Owner::near(program)
+fn owner(_wrap: &Wrap, program: Program) -> (Owner, impl FnOnce()) {
+    (Owner::near(program), || {})
 }
 
 /// Starts the program; a text without `#!` as a script, as a shell and `execvp` do.
@@ -285,10 +300,16 @@ impl Front {
             Effect::Stop(number) => {
                 front::stop_by(number);
                 let (stands, apart) = (self.stands(), self.group_to_show().is_some());
-                return self.feed(Event::Woke { stands, apart });
+                let orphaned = is_orphaned();
+                return self.feed(Event::Woke { stands, apart, orphaned });
             }
             Effect::ContinueGroup => {
                 // This process is in it, so there is one.
+                let _ = rustix::process::kill_current_process_group(Signal::CONT);
+            }
+            Effect::HangUpGroup => {
+                // As above.
+                let _ = rustix::process::kill_current_process_group(Signal::HUP);
                 let _ = rustix::process::kill_current_process_group(Signal::CONT);
             }
             Effect::HandTerminal => {

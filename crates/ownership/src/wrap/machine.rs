@@ -28,6 +28,8 @@ pub(super) enum Event {
         stands: bool,
         /// We were given the terminal, and the program leads a group of its own.
         apart: bool,
+        /// As of a stop: whoever could have let it go on is gone.
+        orphaned: bool,
     },
     Exited(ExitStatus),
     Emptied(Emptied),
@@ -44,6 +46,8 @@ pub(super) enum Effect {
     Stop(i32),
     /// Send CONT to the front's own group.
     ContinueGroup,
+    /// Send HUP, then CONT, to the front's own group.
+    HangUpGroup,
     /// Give the terminal to the program's group.
     HandTerminal,
     /// End the program and all of its scope, with the grace.
@@ -82,6 +86,8 @@ impl Machine {
                 vec![Effect::ContinueGroup]
             }
             Event::Stopped { signal, .. } => vec![Effect::Stop(signal)],
+            // What the kernel does with a group that has become an orphaned one while somebody in it stands.
+            Event::Woke { orphaned: true, .. } => vec![Effect::HangUpGroup],
             // Before it runs: a shell that reads in the background reads nothing more.
             Event::Woke { apart: true, .. } => {
                 vec![Effect::HandTerminal, Effect::Forward(libc::SIGCONT)]
@@ -241,16 +247,15 @@ mod tests {
             };
             let alive = before.status.is_none();
             for stands in BOTH {
-                for apart in BOTH {
-                    let (effects, after) = step(Event::Woke { stands, apart });
-                    let goes_on = stands && alive;
-                    let expected: Vec<_> = [
-                        (goes_on && apart).then_some(Effect::HandTerminal),
-                        goes_on.then_some(Effect::Forward(libc::SIGCONT)),
-                    ]
-                    .into_iter()
-                    .flatten()
-                    .collect();
+                for (apart, orphaned) in BOTH.into_iter().flat_map(|a| BOTH.map(|b| (a, b))) {
+                    let (effects, after) = step(Event::Woke { stands, apart, orphaned });
+                    let goes_on = vec![Effect::Forward(libc::SIGCONT)];
+                    let expected = match (stands && alive, orphaned, apart) {
+                        (false, ..) => vec![],
+                        (true, true, _) => vec![Effect::HangUpGroup],
+                        (true, false, true) => [vec![Effect::HandTerminal], goes_on].concat(),
+                        (true, false, false) => goes_on,
+                    };
                     assert_eq!(effects, expected);
                     assert_eq!(after, before);
                 }
