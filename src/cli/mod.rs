@@ -12,11 +12,13 @@ mod janitor;
 #[cfg(target_os = "linux")]
 mod log;
 mod logging;
+mod own;
 mod printer;
 #[cfg(target_os = "linux")]
 mod ps;
 mod render;
 mod screen;
+mod shim;
 mod signals;
 
 use std::ffi::OsString;
@@ -93,11 +95,14 @@ pub(crate) fn main() -> ExitCode {
     let json = args::wants_json(args.iter().map(OsString::as_os_str));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, json).into(),
+        Err(error) => return own::refused(&args, usage(&error, json)),
     };
     let logging = Logging::of(&cli.global, |name| value_of(&text_env(), name));
     let context = Context::new(&cli.global, logging.as_ref().is_some_and(Logging::to_stderr));
     let started = logging.map_or(Ok(()), |logging| logging.start());
+    if let (Verb::Own(args), Ok(())) = (&cli.verb, &started) {
+        return own::run(args, &context);
+    }
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
         Ok(exit) => exit.into(),
@@ -122,6 +127,9 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
+        Verb::Shim(args) => shim::run(args, context),
+        // It ends as its program does: see `main`.
+        Verb::Own(_) => Ok(Exit::BadInput),
         Verb::Exec(args) => Err(commands::exec(args).into()),
     }
 }
