@@ -107,6 +107,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::Unsupported { .. } => "unsupported",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",
+        StartError::Paused => "paused",
         StartError::ForeignProcess { .. } => "foreign_process",
         StartError::System { .. } => "system",
         _ => "not_started",

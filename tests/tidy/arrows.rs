@@ -91,6 +91,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["collect"],
             &["report"],
             &["run"],
+            &["control"],
             &["delegator"],
         ],
     ),

@@ -1,9 +1,9 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::config::{self, ProcessIsolation, Settings};
+use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -20,7 +21,8 @@ use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
-use crate::run::{Listener, ManualClock, Run};
+use crate::run::live::{Live, LiveRun};
+use crate::run::{Branch, Listener, ManualClock, Run};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -52,6 +54,11 @@ struct Inner {
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
     clock: Option<ManualClock>,
+    live: Arc<Live>,
+    control_socket: bool,
+    control_dir: Option<PathBuf>,
+    /// Listens from the first batch on; `None` where it cannot.
+    server: OnceLock<Option<Server>>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -67,9 +74,24 @@ pub struct Builder {
     registry: Option<Registry>,
     providers: Option<Arc<dyn Providers>>,
     builder: Option<Arc<dyn ChildBuilder>>,
+    no_control_socket: bool,
+    control_dir: Option<PathBuf>,
 }
 
 impl Builder {
+    /// Whether runs can be listed, steered and stopped from outside (`delegate steer`). Default: yes.
+    pub fn control_socket(mut self, listens: bool) -> Self {
+        self.no_control_socket = !listens;
+        self
+    }
+
+    /// Where the control socket lies: a directory that only this user can enter. Default:
+    /// `$XDG_RUNTIME_DIR/delegate`, else `/tmp/delegate-UID`.
+    pub fn control_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.control_dir = Some(dir.into());
+        self
+    }
+
     /// Processes or threads; wins over [`Builder::settings`].
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
@@ -139,6 +161,10 @@ impl Builder {
             batches,
             pid: std::process::id(),
             clock: self.clock,
+            live: Arc::default(),
+            control_socket: !self.no_control_socket,
+            control_dir: self.control_dir,
+            server: OnceLock::new(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
     }
@@ -221,6 +247,8 @@ impl Delegator {
             parent: None,
             plan: None,
             title: None,
+            session: None,
+            branch: None,
         }
     }
 
@@ -250,6 +278,8 @@ pub struct Batch {
     /// Made once, however often it is asked for: the tasks may be many.
     plan: Option<Plan>,
     title: Option<String>,
+    session: Option<String>,
+    branch: Option<Branch>,
 }
 
 impl std::fmt::Debug for Batch {
@@ -262,6 +292,19 @@ impl Batch {
     /// What lists show for it. Default: the first goal.
     pub fn title(mut self, title: impl Into<String>) -> Self {
         self.title = Some(title.into());
+        self
+    }
+
+    /// The conversation that it belongs to: an opaque key, for [`Delegator::operator`]. Default: the
+    /// session of its parent.
+    pub fn session(mut self, key: impl Into<String>) -> Self {
+        self.session = Some(key.into());
+        self
+    }
+
+    /// Where it hangs in the tree: it is stopped with that branch, also when that was stopped before.
+    pub fn branch(mut self, branch: &Branch) -> Self {
+        self.branch = Some(branch.clone());
         self
     }
 
@@ -320,7 +363,14 @@ impl Batch {
     pub fn start_blocking(mut self) -> Result<Run, StartError> {
         let plan = self.made()?;
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
-        self.delegator.start(plan, title.unwrap_or_default(), self.listener)
+        let parent = self.parent.as_ref().and_then(|parent| parent.session_id.clone());
+        let beginning = Beginning {
+            title: title.unwrap_or_default(),
+            listener: self.listener,
+            session: self.session.or(parent),
+            branch: self.branch,
+        };
+        self.delegator.start(plan, beginning)
     }
 
     /// Starts it and waits for the end.
@@ -332,7 +382,33 @@ impl Batch {
     }
 }
 
+/// What a batch brings along besides its plan.
+struct Beginning {
+    title: String,
+    listener: Option<Arc<dyn Listener>>,
+    session: Option<String>,
+    branch: Option<Branch>,
+}
+
 impl Delegator {
+    /// Starts nothing from now on: a batch is refused with [`StartError::Paused`], and what waits in line
+    /// waits on. What runs goes on, and can be listed, steered and stopped.
+    pub fn pause(&self) {
+        self.inner.live.pause(true);
+    }
+
+    /// Starts things again, in every run.
+    pub fn resume(&self) {
+        self.inner.live.pause(false);
+    }
+
+    /// Lists, steers, stops and waits by id, as the control socket does. With a session only what belongs
+    /// to that conversation exists ([`Batch::session`]).
+    #[must_use]
+    pub fn operator(&self, session: Option<&str>) -> Operator {
+        Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
@@ -375,14 +451,16 @@ impl Delegator {
         })
     }
 
-    fn start(
-        &self,
-        plan: Plan,
-        title: String,
-        listener: Option<Arc<dyn Listener>>,
-    ) -> Result<Run, StartError> {
+    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
         let inner = &self.inner;
+        if inner.live.is_paused() {
+            return Err(StartError::Paused);
+        }
+        let Beginning { title, listener, session, branch } = beginning;
+        if inner.control_socket {
+            inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
+        }
         let places = plan.settings.max_concurrent_children as usize;
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
@@ -397,8 +475,20 @@ impl Delegator {
         let (plan, run) = (Arc::new(plan), RunId::random());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        if let Some(branch) = branch {
+            branch.attach(&control);
+        }
+        let listed = inner.live.add(LiveRun {
+            id: run,
+            title: title.clone(),
+            session,
+            started: SystemTime::now(),
+            plan: Arc::clone(&plan),
+            control: Arc::clone(&control),
+        });
         let (sender, report) = oneshot::channel();
         let batch = BatchLoop {
+            _listed: listed,
             run,
             title,
             plan: Arc::clone(&plan),
