@@ -5,12 +5,25 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 8] = ["run", "runs", "show", "logs", "trust", "config", "completion", "man"];
+const VERBS: [&str; 12] = [
+    "run",
+    "runs",
+    "show",
+    "logs",
+    "ps",
+    "log",
+    "janitor",
+    "doctor",
+    "trust",
+    "config",
+    "completion",
+    "man",
+];
 
 /// Verbs that are planned, and must not be named before they exist.
-const PLANNED: [&str; 15] = [
-    "rerun", "resume", "ps", "janitor", "doctor", "steer", "report", "wait", "stop", "own", "wrap",
-    "mcp", "serve", "init", "attach",
+const PLANNED: [&str; 12] = [
+    "rerun", "resume", "steer", "report", "wait", "stop", "own", "wrap", "mcp", "serve", "init",
+    "attach",
 ];
 
 #[test]

@@ -16,13 +16,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::attach::{expect_hello, start_guards};
+use crate::attach::{Attached, attach, attach_given, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
+use crate::containment::Containment;
 use crate::exit::ChildEvent;
-use crate::identity;
-use crate::line;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
 use crate::program::{Kind, Program};
@@ -30,6 +29,7 @@ use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
+use crate::{crash, identity, line};
 
 pub(crate) mod comeback;
 mod groups;
@@ -44,6 +44,8 @@ pub(crate) struct Client {
     source: Source,
     /// Where guards that are started from now on write down what they do.
     journal: OnceLock<PathBuf>,
+    /// What they hold scopes together with.
+    containment: OnceLock<Containment>,
     state: Mutex<State>,
 }
 
@@ -102,7 +104,8 @@ impl Client {
     fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
+        let containment = OnceLock::new();
+        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -111,6 +114,15 @@ impl Client {
         if let Ok(dir) = std::path::absolute(dir) {
             drop(self.journal.set(dir));
         }
+    }
+
+    /// Guards that are started from now on hold scopes together with this. The first one stays.
+    pub(crate) fn contain(&self, containment: Containment) {
+        let _ = self.containment.set(containment);
+    }
+
+    fn containment(&self) -> Containment {
+        self.containment.get().copied().unwrap_or_default()
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -228,18 +240,19 @@ impl Client {
         if let Some(line) = &state.line {
             return Ok(Arc::clone(line));
         }
-        let socket = match &self.source {
+        let Attached { line, generation, guards } = match &self.source {
             Source::Start { program, args } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                let before = state.generation;
+                let kept = (journal, self.containment());
+                attach(|| start_guards(program, args, before, self.number, kept))?
             }
-            Source::Given => state.given.take().ok_or_else(|| {
+            Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
-            })?,
+            })?)?,
         };
-        let line = Connection::new(socket)
+        let line = Connection::new(line)
             .map_err(|errno| supervisor_error("no event counter", Some(errno.raw_os_error())))?;
-        let (generation, guards) = expect_hello(line.socket())?;
         state.generation = state.generation.max(generation);
         line.served_by(guards);
         self.begin_reading(&line)
@@ -261,7 +274,12 @@ impl Client {
         let left = loop {
             match line.hear(&mut buffer) {
                 Heard::Reply(Reply::Leaving, _) => break true,
-                Heard::Reply(reply, fds) => self.take(line, reply, fds),
+                Heard::Reply(reply, fds) => {
+                    let name = reply.name();
+                    crash::asker_comes("before-hear", || Some(name));
+                    self.take(line, reply, fds);
+                    crash::asker_comes("after-hear", || Some(name));
+                }
                 Heard::End => break false,
             }
         };
@@ -398,6 +416,7 @@ mod tests {
             number: 0,
             source: Source::Given,
             journal: OnceLock::new(),
+            containment: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");

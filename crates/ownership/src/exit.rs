@@ -94,6 +94,23 @@ pub enum Released {
     },
 }
 
+impl std::fmt::Display for Released {
+    /// In words that follow those for the command.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ended(ExitStatus::Code(code)) => write!(f, "ended with code {code}"),
+            Self::Ended(ExitStatus::Signal { signal, .. }) => {
+                write!(f, "was ended by signal {signal}")
+            }
+            Self::Ended(ExitStatus::Unknown) => f.write_str("ended, nobody knows how"),
+            Self::TimedOut => f.write_str("had not ended at its deadline"),
+            Self::NotStarted { errno } => {
+                write!(f, "was not started: {}", std::io::Error::from_raw_os_error(*errno))
+            }
+        }
+    }
+}
+
 impl Released {
     /// Whether it did its work.
     #[must_use]

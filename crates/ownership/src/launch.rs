@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
+use crate::containment::Containment;
 use crate::program::{Kind, Program};
 use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
@@ -21,6 +22,9 @@ pub(crate) const TAG: &str = "OWNERSHIP_TAG";
 
 /// Variable in the environment of guards, and of nobody else: the directory of their journal.
 pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
+
+/// Variable in the environment of guards, and of nobody else: the containment that their owner asks for.
+pub(crate) const CONTAINMENT: &str = "OWNERSHIP_CONTAINMENT";
 
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
@@ -47,6 +51,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) oom_score: Option<&'a CStr>,
     /// Where its number goes, and why it failed.
     pub(crate) words: (*mut Pid, &'a AtomicU64),
+    /// The cgroup that it is born in.
+    pub(crate) cgroup: Option<BorrowedFd<'a>>,
 }
 
 /// Starts what was ordered. `line` is the child's end of its line, if it gets one.
@@ -83,6 +89,7 @@ pub(crate) fn start_order(
         oom_score: setting.oom_score,
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
+        cgroup: setting.cgroup,
         ..Plan::new(image, &argv, &env, fds)
     };
     Ok(start::start(&plan)?)
@@ -93,12 +100,13 @@ pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
     [control, owner]: [BorrowedFd<'_>; 2],
-    journal: Option<&Path>,
+    (journal, containment): (Option<&Path>, Containment),
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL);
+    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL && key != CONTAINMENT);
+    let containment = (CONTAINMENT.into(), containment.word().into());
     let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
-    let env = entries(inherited.chain(journal));
+    let env = entries(inherited.chain(journal).chain([containment]));
     let paths = match &program.kind {
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),

@@ -14,8 +14,20 @@ use crate::spawn::{Spawn, SpawnError};
 
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
-    let Spawn { program, args, env, env_clear, dir, fds, line, grace, leftovers, release, purpose } =
-        spawn;
+    let Spawn {
+        program,
+        args,
+        env,
+        env_clear,
+        dir,
+        fds,
+        line,
+        grace,
+        leftovers,
+        release,
+        purpose,
+        containment,
+    } = spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
         return Err(request_error("more than 64 descriptors", libc::EMFILE));
@@ -52,6 +64,7 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         grace,
         leftovers,
         release: release.as_ref().map(|(_, deadline)| *deadline),
+        containment,
     };
     let command = release.map(|(argv, _)| Command {
         argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
 use crate::spawn::{Leftovers, Phase};
 use crate::sys::Pid;
@@ -106,6 +107,7 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+    pub(crate) containment: Containment,
 }
 
 /// A process group that something else started.
@@ -236,6 +238,24 @@ impl From<Failed> for Failure {
 }
 
 impl Request {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Spawn(_) => "spawn",
+            Self::Open { .. } => "open",
+            Self::End { .. } => "end",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
+            Self::Resync { .. } => "resync",
+            Self::Ping { .. } => "ping",
+            Self::Foster { .. } => "foster",
+            Self::Adopt { .. } => "adopt",
+            Self::Disown { .. } => "let-go",
+            Self::EndStrays => "end-strays",
+            Self::Recount { .. } => "recount",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
@@ -295,6 +315,23 @@ impl Request {
 }
 
 impl Reply {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Started { .. } => "started",
+            Self::Failed { .. } => "failed",
+            Self::Opened { .. } => "opened",
+            Self::Exited { .. } => "exited",
+            Self::Emptied { .. } => "emptied",
+            Self::Leaving => "leaving",
+            Self::Resynced { .. } => "resynced",
+            Self::Pong { .. } => "pong",
+            Self::Returned(_) => "returned",
+            Self::Recounted { .. } => "recounted",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
@@ -342,8 +379,15 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
+const PHASES: [Phase; 7] = [
+    Phase::Request,
+    Phase::Supervisor,
+    Phase::Clone,
+    Phase::Setup,
+    Phase::Chdir,
+    Phase::Exec,
+    Phase::Contain,
+];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)

@@ -29,9 +29,10 @@ prop_compose! {
         grace in durations(),
         leftovers in policies(),
         release in prop::option::of(durations()),
+        containment in prop::sample::select(&Containment::ALL[..]),
     ) -> Order {
         let image = name.map_or(Image::Open, Image::Named);
-        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release }
+        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, containment }
     }
 }
 

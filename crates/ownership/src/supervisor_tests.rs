@@ -28,6 +28,7 @@ fn order(id: u64, grace: Duration) -> Request {
         grace,
         leftovers: Leftovers::Kill,
         release: None,
+        containment: crate::containment::Containment::Auto,
     }))
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Adopted, Back, Image, MAX_FDS, MAX_NAMED, Order};
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
 use crate::spawn::Leftovers;
 
@@ -56,7 +57,8 @@ impl Writer {
     }
 
     pub(super) fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release } = order;
+        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, containment } =
+            order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -75,7 +77,7 @@ impl Writer {
             None => self.byte(0),
             Some(line) => self.byte(1).signed(*line),
         };
-        self.duration(*grace).leftovers(*leftovers).deadline(*release)
+        self.duration(*grace).leftovers(*leftovers).deadline(*release).byte(*containment as u8)
     }
 
     pub(super) fn adopted(&mut self, group: &Adopted) -> &mut Self {
@@ -222,6 +224,7 @@ impl<'a> Reader<'a> {
             grace: self.duration()?,
             leftovers: self.leftovers()?,
             release: self.deadline()?,
+            containment: Containment::ALL.get(usize::from(self.byte()?)).copied()?,
         })
     }
 

@@ -114,7 +114,8 @@ impl Loop {
             same.then_some(Member { pid: member.pid, stat: now })
         });
         let met: Vec<_> = met.collect();
-        let tops = root.into_iter().chain(self.marked(scope)).chain(met);
+        let celled = self.cell_members(scope);
+        let tops = root.into_iter().chain(self.marked(scope)).chain(met).chain(celled);
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
@@ -167,13 +168,18 @@ impl Loop {
 
     /// Scopes that the marks of living processes name and that neither guard knows. What the owner has
     /// started itself is no stray.
-    pub(super) fn strays(&self) -> Vec<ScopeId> {
+    pub(super) fn strays(&mut self) -> Vec<ScopeId> {
+        let celled = self.celled();
         let mut known: HashSet<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
         let is_stray = |tag: &ScopeId| !known.contains(tag) && tag.0 < FIRST_MARK;
-        self.read_marks().into_keys().filter(is_stray).collect()
+        let mut strays: Vec<_> =
+            self.read_marks().into_keys().chain(celled).filter(is_stray).collect();
+        strays.sort_unstable();
+        strays.dedup();
+        strays
     }
 
     /// The scope that a process's environment names, if it is one of ours.

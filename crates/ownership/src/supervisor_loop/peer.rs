@@ -272,7 +272,7 @@ impl Loop {
         let unknown = children
             .into_iter()
             .filter(|pid| !roots.contains(pid) && !self.machine.registry().knows(*pid))
-            .map(|pid| Unknown { pid, tag: self.tag_of(pid) })
+            .map(|pid| Unknown { pid, tag: self.scope_of(pid) })
             .collect();
         let suspects = roots.into_iter().filter(|pid| wait::look_at(*pid).is_some()).collect();
         (unknown, suspects)

@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::containment::Tier;
 use super::door::Doorway;
-use super::off::{Off, fail_at_start};
+use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
 use super::{IDLE_LIMIT, Loop, chronicle, now};
@@ -34,7 +35,9 @@ pub(crate) fn run_keeper() -> ExitCode {
     let [Some(control), Some(owner)] = fds else { return ExitCode::from(2) };
     run(|| {
         cut_off(&[&control, &owner], 5)?;
+        die_in_set_up("stage");
         process::go_on_in_a_copy()?;
+        die_in_set_up("keeper");
         // Fails only if the stage's parent leads us already; then we are in a session of our own.
         // detached-spawn: ok — the guards themselves must outlive their owner, to end what that left
         let _ = rustix::process::setsid();
@@ -51,6 +54,7 @@ pub(crate) fn run_supervisor() -> ExitCode {
     run(|| {
         cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
         fail_at_start()?;
+        die_in_set_up("supervisor");
         Loop::supervisor(control, owner, link, table, keeper)
     })
 }
@@ -154,6 +158,7 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
+            tier: Tier::of_guard(),
             doorway: Doorway::default(),
             recount: None,
             buffer: vec![0; MAX_INLINE + 1],

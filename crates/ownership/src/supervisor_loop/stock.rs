@@ -84,7 +84,7 @@ impl Loop {
             false => registry.roots().filter(|pid| wait::look_at(*pid).is_some()).collect(),
         };
         // The dead have no environment any more.
-        let tag = |pid| if gone.contains(&pid) { None } else { self.tag_of(pid) };
+        let tag = |pid| if gone.contains(&pid) { None } else { self.scope_of(pid) };
         let unknown = unknown.into_iter().map(|pid| Unknown { pid, tag: tag(pid) }).collect();
         self.feed(Event::Stock { dead, unknown, suspects });
     }
