@@ -1,5 +1,7 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod batch;
+
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -10,6 +12,9 @@ use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
+pub use self::batch::Batch;
+
+use self::batch::Beginning;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
@@ -22,7 +27,7 @@ use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
-use crate::run::{Branch, Listener, ManualClock, Run};
+use crate::run::{ManualClock, Run};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -265,131 +270,6 @@ impl Delegator {
     }
 }
 
-/// A batch to be started.
-#[must_use = "nothing runs before start"]
-pub struct Batch {
-    listener: Option<Arc<dyn Listener>>,
-    delegator: Delegator,
-    /// Empty once they are planned.
-    tasks: Vec<Task>,
-    /// Instead of tasks: a model's arguments, and the agent.
-    call: Option<(Value, String)>,
-    parent: Option<Box<Parent>>,
-    /// Made once, however often it is asked for: the tasks may be many.
-    plan: Option<Plan>,
-    title: Option<String>,
-    session: Option<String>,
-    branch: Option<Branch>,
-}
-
-impl std::fmt::Debug for Batch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("title", &self.title).finish_non_exhaustive()
-    }
-}
-
-impl Batch {
-    /// What lists show for it. Default: the first goal.
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
-    }
-
-    /// The conversation that it belongs to: an opaque key, for [`Delegator::operator`]. Default: the
-    /// session of its parent.
-    pub fn session(mut self, key: impl Into<String>) -> Self {
-        self.session = Some(key.into());
-        self
-    }
-
-    /// Where it hangs in the tree: it is stopped with that branch, also when that was stopped before.
-    pub fn branch(mut self, branch: &Branch) -> Self {
-        self.branch = Some(branch.clone());
-        self
-    }
-
-    /// Who is called when a child starts, has stopped, or is still there.
-    pub fn listener(mut self, listener: impl Listener + 'static) -> Self {
-        self.listener = Some(Arc::new(listener));
-        self
-    }
-
-    /// The agent that delegates, of which the children inherit. Default: a program of its own, at
-    /// depth 0. Forgets a plan that was made before.
-    pub fn parent(mut self, parent: Parent) -> Self {
-        if let Some(mut plan) = self.plan.take() {
-            self.tasks = std::mem::take(&mut plan.tasks);
-        }
-        self.parent = Some(Box::new(parent));
-        self
-    }
-
-    /// Its tasks in order.
-    pub fn tasks(&self) -> &[Task] {
-        self.plan.as_ref().map_or(&self.tasks, |plan| &plan.tasks)
-    }
-
-    /// The decisions, without starting anything. Made once: [`Batch::start`] carries out these.
-    ///
-    /// # Errors
-    /// As [`Batch::start`].
-    pub fn plan(&mut self) -> Result<&Plan, StartError> {
-        let plan = self.made()?;
-        Ok(self.plan.insert(plan))
-    }
-
-    fn made(&mut self) -> Result<Plan, StartError> {
-        match (self.plan.take(), &self.call) {
-            (Some(plan), _) => Ok(plan),
-            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref()),
-            (None, Some((arguments, agent))) => {
-                self.delegator.plan_call(arguments, agent, self.parent.as_deref())
-            }
-        }
-    }
-
-    /// Starts it.
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub async fn start(self) -> Result<Run, StartError> {
-        self.start_blocking()
-    }
-
-    /// Blocking twin of [`Batch::start`].
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub fn start_blocking(mut self) -> Result<Run, StartError> {
-        let plan = self.made()?;
-        let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
-        let parent = self.parent.as_ref().and_then(|parent| parent.session_id.clone());
-        let beginning = Beginning {
-            title: title.unwrap_or_default(),
-            listener: self.listener,
-            session: self.session.or(parent),
-            branch: self.branch,
-        };
-        self.delegator.start(plan, beginning)
-    }
-
-    /// Starts it and waits for the end.
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub async fn run(self) -> Result<Report, StartError> {
-        Ok(self.start().await?.finish().await)
-    }
-}
-
-/// What a batch brings along besides its plan.
-struct Beginning {
-    title: String,
-    listener: Option<Arc<dyn Listener>>,
-    session: Option<String>,
-    branch: Option<Branch>,
-}
-
 impl Delegator {
     /// Starts nothing from now on: a batch is refused with [`StartError::Paused`], and what waits in line
     /// waits on. What runs goes on, and can be listed, steered and stopped.
@@ -571,7 +451,7 @@ mod tests {
         assert!(foreign(delegator.batch(task()).plan().err()));
         assert!(foreign(delegator.batch(task()).start_blocking().err()));
         assert!(
-            foreign(delegator.start(plan, String::new(), None).err()),
+            foreign(delegator.start(plan, Beginning::default()).err()),
             "planned before the fork"
         );
         assert_eq!(delegator.store().runs(1).unwrap(), []);

@@ -130,7 +130,13 @@ impl Client {
             Ask::Wait { seconds: Some(seconds), .. } => {
                 Some(super::protocol::duration(*seconds)?.saturating_add(PATIENCE))
             }
-            _ => Some(PATIENCE),
+            Ask::List
+            | Ask::Steer { .. }
+            | Ask::Stop { .. }
+            | Ask::Pause { .. }
+            | Ask::Resume { .. }
+            | Ask::Extend { .. }
+            | Ask::Watch { .. } => Some(PATIENCE),
         };
         let id = self.next;
         self.next += 1;
