@@ -237,10 +237,18 @@ fn a_hostile_client_holds_up_nobody() {
             (listed.len() == 1).then_some(())
         });
         drop((held, run));
-        // It was told what there was room for.
-        let mut rest = Vec::new();
-        answer.read_to_end(&mut rest).unwrap();
-        assert!(!rest.is_empty());
+        // It was told what there was room for, how much there was more, and the end.
+        let mut last = Vec::new();
+        for line in answer.lines() {
+            let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let end = line["end"].is_object();
+            last.push(line);
+            if end {
+                break;
+            }
+        }
+        assert!(last.iter().any(|line| line["lost"].as_u64() > Some(0)), "{isolation:?}");
+        assert_eq!(last.last().unwrap()["end"]["reason"], "ended", "{isolation:?}");
     }
 }
 

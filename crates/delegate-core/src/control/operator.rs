@@ -202,6 +202,15 @@ impl Operator {
         Ok(target.run.id)
     }
 
+    /// Waits until a run has heard what it was told: who is answered may rely on it.
+    pub(crate) async fn settled(&self, run: RunId) -> Result<RunId, ControlError> {
+        if let Some(run) = self.runs().into_iter().find(|known| known.id == run) {
+            // One that has ended meanwhile hears nothing more.
+            drop(run.control.list().await);
+        }
+        Ok(run)
+    }
+
     /// Waits for the end of a run.
     ///
     /// # Errors

@@ -210,11 +210,12 @@ async fn perform(ask: Ask, operator: &Operator) -> Result<Value, ControlError> {
             let child = operator.steer(&id, &text)?;
             Ok(json!({ "child": child, "accepted": true }))
         }
-        Ask::Stop { id, now } => operator.stop(&id, now).map(of_run),
-        Ask::Pause { id } => operator.pause(&id, true).map(of_run),
-        Ask::Resume { id } => operator.pause(&id, false).map(of_run),
+        Ask::Stop { id, now } => operator.settled(operator.stop(&id, now)?).await.map(of_run),
+        Ask::Pause { id } => operator.settled(operator.pause(&id, true)?).await.map(of_run),
+        Ask::Resume { id } => operator.settled(operator.pause(&id, false)?).await.map(of_run),
         Ask::Extend { id, seconds } => {
-            operator.extend(&id, protocol::duration(seconds)?).map(of_run)
+            let run = operator.extend(&id, protocol::duration(seconds)?)?;
+            operator.settled(run).await.map(of_run)
         }
         Ask::Wait { id, seconds } => {
             let run = operator.find(&id)?.run.id;

@@ -14,9 +14,11 @@ pub struct Branch {
     node: Arc<Node>,
 }
 
+/// Held by who hangs below it: a branch that its maker has let go still carries a stop down.
 #[derive(Debug, Default)]
 struct Node {
     state: Mutex<State>,
+    _above: Option<Arc<Node>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,7 +39,8 @@ impl Branch {
     #[must_use]
     pub fn branch(&self) -> Self {
         let mut state = self.node.state();
-        let below = Self::default();
+        let node = Node { _above: Some(Arc::clone(&self.node)), ..Node::default() };
+        let below = Self { node: Arc::new(node) };
         below.node.state().stop = state.stop;
         state.below.retain(|node| node.strong_count() > 0);
         state.below.push(Arc::downgrade(&below.node));
@@ -70,6 +73,8 @@ impl Branch {
         let mut state = self.node.state();
         state.runs.retain(|run| run.strong_count() > 0);
         state.runs.push(Arc::downgrade(run));
+        // A run hangs in one place.
+        run.branch.get_or_init(|| self.clone());
         if let Some(reason) = state.stop {
             run.cancel_all(reason);
         }

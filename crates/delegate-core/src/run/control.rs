@@ -4,13 +4,14 @@
 //! that steer are the exception: each is kept until it is taken or missed ([`super::steers`]).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use delegate_protocol::SubagentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 
+use super::branch::Branch;
 use super::feed::Feed;
 use super::live::List;
 use super::steers::{SteerError, Steers};
@@ -70,6 +71,8 @@ pub(crate) struct ControlState {
     changed: Notify,
     settled: Condvar,
     gone: Notify,
+    /// Keeps the place in the tree that it hangs in.
+    pub(super) branch: OnceLock<Branch>,
     /// Who watches the run.
     pub(crate) feed: Arc<Feed>,
 }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use delegate_protocol::Class;
 use tokio::sync::Notify;
 
-/// Bytes that wait for one watcher. Beyond them progress is left out and counted; where a lifecycle
+/// Bytes that wait for one watcher. Beyond half of them progress is left out and counted; where a lifecycle
 /// event finds no room the watcher is let go: a list with a hole would be worse than none.
 pub(crate) const FEED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Lines that wait for one watcher.
+/// Lines that wait for one watcher; the same halves.
 pub(crate) const FEED_LINES: usize = 8 * 1024;
 
 /// All watchers of a run.
@@ -99,7 +99,8 @@ impl Watcher {
         if state.end.is_some() {
             return;
         }
-        if state.lines.len() < FEED_LINES && state.bytes < FEED_BYTES {
+        let part = if class == Class::Progress { 2 } else { 1 };
+        if state.lines.len() < FEED_LINES / part && state.bytes < FEED_BYTES / part {
             state.bytes += line.len();
             state.lines.push_back(Arc::clone(line));
         } else if class == Class::Progress {
@@ -159,7 +160,7 @@ mod tests {
         }
         let lines = std::iter::from_fn(|| watcher.try_next());
         let seen: Vec<_> = lines.collect();
-        assert_eq!((seen.len(), &seen[4]), (5, &Seen::Lost(2)));
+        assert_eq!((seen.len(), &seen[2]), (3, &Seen::Lost(4)));
 
         for _ in 0..5 {
             feed.line(Class::Lifecycle, &large);
