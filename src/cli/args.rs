@@ -102,6 +102,11 @@ pub(crate) enum Verb {
     Completion(CompletionArgs),
     /// Print the manual page of this command, or of one verb
     Man(ManArgs),
+    /// Run any program so that nothing that it starts outlives it
+    #[command(visible_alias = "wrap")]
+    Own(crate::cli::own::OwnArgs),
+    /// Put a program under `own` for everybody who starts it by its name
+    Shim(crate::cli::shim::ShimArgs),
     /// A word that people try; answered with the right one
     #[command(hide = true)]
     Exec(ExecArgs),

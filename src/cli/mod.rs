@@ -14,12 +14,14 @@ mod janitor;
 #[cfg(target_os = "linux")]
 mod log;
 mod logging;
+mod own;
 mod pause;
 mod printer;
 #[cfg(target_os = "linux")]
 mod ps;
 mod render;
 mod screen;
+mod shim;
 mod signals;
 mod steer;
 mod stop;
@@ -100,11 +102,14 @@ pub(crate) fn main() -> ExitCode {
     let json = args::wants_json(args.iter().map(OsString::as_os_str));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, json).into(),
+        Err(error) => return own::refused(&args, usage(&error, json)),
     };
     let logging = Logging::of(&cli.global, |name| value_of(&text_env(), name));
     let context = Context::new(&cli.global, logging.as_ref().is_some_and(Logging::to_stderr));
     let started = logging.map_or(Ok(()), |logging| logging.start());
+    if let (Verb::Own(args), Ok(())) = (&cli.verb, &started) {
+        return own::run(args, &context);
+    }
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
         Ok(exit) => exit.into(),
@@ -135,6 +140,9 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
+        Verb::Shim(args) => shim::run(args, context),
+        // It ends as its program does: see `main`.
+        Verb::Own(_) => Ok(Exit::BadInput),
         Verb::Exec(args) => Err(commands::exec(args).into()),
     }
 }

@@ -25,6 +25,7 @@ mod janitor;
 mod ledger;
 mod many;
 mod output;
+mod own;
 mod records;
 mod rig;
 mod settings;

@@ -146,7 +146,7 @@ const ASKED: [(&str, Result<Option<Then>, &str>); 12] = [
 ];
 
 /// What a worker hears.
-const HEARD: [(&str, Result<Option<Then>, &str>); 11] = [
+const HEARD: [(&str, Result<Option<Then>, &str>); 12] = [
     ("started", Ok(None)),
     ("failed", Ok(None)),
     ("opened", Ok(None)),
@@ -156,6 +156,7 @@ const HEARD: [(&str, Result<Option<Then>, &str>); 11] = [
     ("hello", Ok(Some(Then::Replace))),
     ("resynced", Ok(Some(Then::Replace))),
     ("leaving", Err("a supervisor does not leave a living worker")),
+    ("stopped", Err("of a program that runs as if its owner had started it; a worker starts none")),
     ("returned", Err("answers that request only")),
     ("recounted", Err("the same")),
 ];

@@ -54,7 +54,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["sight", "watchdog"],
             &["janitor"],
             &["owner"],
-            &["re_executed"],
+            &["re_executed", "wrap"],
         ],
     ),
     (

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::child::supervisor_error;
 use crate::containment::Containment;
 use crate::line::{self, Received};
-use crate::program::{KEEPER_ROLE, Kind, Program};
+use crate::program::{KEEPER_ROLE, Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, VERSION};
 use crate::spawn::SpawnError;
 use crate::sys::{signal, wait};
@@ -94,14 +94,12 @@ pub(crate) fn attach_given(line: OwnedFd) -> Result<Attached, SpawnError> {
 }
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
-/// leaves at once, so that this process has no child that its program did not start. `before` is the
-/// number of the last guard that this owner had, `owner` that of the owner in this process, `journal` where
-/// they write down what they do, `containment` what they hold scopes together with.
+/// leaves at once, so that this process has no child that its program did not start; near us there is no
+/// stage. `journal` is where they write down what they do, `containment` what they hold scopes together with.
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
-    before: u32,
-    owner: u64,
+    numbers: RoleNumbers,
     (journal, containment): (Option<&Path>, Containment),
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
@@ -118,22 +116,28 @@ pub(crate) fn start_guards(
         std::fs::File::options().read(true).write(true).open("/dev/null").map_err(|error| {
             supervisor_error("/dev/null cannot be opened", error.raw_os_error())
         })?;
-    let role = format!("{KEEPER_ROLE}={before}.{owner}");
-    let mut argv = vec![b"warden".to_vec(), role.into_bytes()];
+    let mut argv = vec![b"warden".to_vec(), numbers.argument(KEEPER_ROLE).into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
     let given = [theirs.as_fd(), handle.as_fd()];
-    let stage = launch::start_stage(program, &argv, given, (journal, containment), null.as_fd())
-        .map_err(|failure| SpawnError {
-            path: match &program.kind {
-                Kind::Named(name) => Some(PathBuf::from(name)),
-                Kind::Open(_) => None,
-            },
-            ..supervisor_error(
-                &std::io::Error::from_raw_os_error(failure.errno).to_string(),
-                Some(failure.errno),
-            )
+    let kept = (journal, containment, numbers.stand);
+    let stage =
+        launch::start_stage(program, &argv, given, kept, null.as_fd()).map_err(|failure| {
+            SpawnError {
+                path: match &program.kind {
+                    Kind::Named(name) => Some(PathBuf::from(name)),
+                    Kind::Open(_) => None,
+                },
+                ..supervisor_error(
+                    &std::io::Error::from_raw_os_error(failure.errno).to_string(),
+                    Some(failure.errno),
+                )
+            }
         })?;
     drop(theirs);
+    if numbers.stand == Stand::Near {
+        // It is the keeper, and reaped with its line.
+        return Ok(ours);
+    }
     // A program that is no supervisor may never leave; it is ended below for want of a hello.
     let left = wait_readable(stage.as_fd(), HELLO_LIMIT);
     if !left {

@@ -131,7 +131,7 @@ impl Known {
         let is_end = match event {
             ChildEvent::Emptied(emptied) => emptied.kept == 0,
             ChildEvent::Lost => true,
-            ChildEvent::Exited(_) => false,
+            ChildEvent::Exited(_) | ChildEvent::Stopped(_) => false,
         };
         let_live && is_end && !self.over
     }
@@ -264,6 +264,7 @@ impl Child {
         }
         let mut known = lock(&self.known);
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => known.exit = Some(exit),
             // The first end is what its owner was told.
             ChildEvent::Emptied(_) | ChildEvent::Lost if known.over => {}

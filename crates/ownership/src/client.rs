@@ -24,7 +24,7 @@ use crate::containment::Containment;
 use crate::exit::ChildEvent;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
-use crate::program::{Kind, Program};
+use crate::program::{Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
@@ -59,7 +59,7 @@ impl fmt::Debug for Client {
 #[derive(Debug)]
 enum Source {
     /// Guards of our own.
-    Start { program: Program, args: Vec<OsString> },
+    Start { program: Program, args: Vec<OsString>, stand: Stand },
     /// A line that was handed to us; when it ends there is no other.
     Given,
 }
@@ -89,10 +89,10 @@ impl State {
 }
 
 impl Client {
-    pub(crate) fn start(program: Program, args: Vec<OsString>) -> Arc<Self> {
+    pub(crate) fn start(program: Program, args: Vec<OsString>, stand: Stand) -> Arc<Self> {
         let number = next_owner();
         comeback::claim_number(number);
-        Self::with(Source::Start { program, args }, None, number)
+        Self::with(Source::Start { program, args, stand }, None, number)
     }
 
     pub(crate) fn given(line: OwnedFd) -> Arc<Self> {
@@ -241,11 +241,12 @@ impl Client {
             return Ok(Arc::clone(line));
         }
         let Attached { line, generation, guards } = match &self.source {
-            Source::Start { program, args } => {
+            Source::Start { program, args, stand } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                let before = state.generation;
+                let (before, owner) = (state.generation, self.number);
+                let numbers = RoleNumbers { before, owner, stand: *stand };
                 let kept = (journal, self.containment());
-                attach(|| start_guards(program, args, before, self.number, kept))?
+                attach(|| start_guards(program, args, numbers, kept))?
             }
             Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
@@ -322,6 +323,11 @@ impl Client {
                 }
                 self.forget_group(&child);
                 child.tell(ChildEvent::Emptied(emptied));
+            }
+            Reply::Stopped { id, signal } => {
+                if let Some(child) = self.child(id) {
+                    child.tell(ChildEvent::Stopped(signal));
+                }
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),

@@ -8,6 +8,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildEvent {
+    /// The process was stopped by this signal. Told only of what runs in its owner's group
+    /// ([`crate::wrap`]), any number of times before the others.
+    Stopped(i32),
     /// The process ended. What it left in its scope is being ended.
     Exited(Exit),
     /// Nothing of the scope is left, as the kernel sees it; or `left` and `kept` say what is.

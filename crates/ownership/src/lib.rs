@@ -30,6 +30,8 @@ pub mod sight;
 pub mod spawn;
 #[cfg(target_os = "linux")]
 pub mod watchdog;
+#[cfg(target_os = "linux")]
+pub mod wrap;
 
 #[cfg(target_os = "linux")]
 mod attach;

@@ -13,8 +13,7 @@ use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::group::GroupError;
 use crate::number::next_spawn;
 pub use crate::program::KEEPER_ROLE;
-use crate::program::Program;
-use crate::program::{SUPERVISOR_ROLE, is_role};
+use crate::program::{Program, SUPERVISOR_ROLE, Stand, is_role};
 use crate::recorder::{Entry, Recorder};
 use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
@@ -32,7 +31,13 @@ impl Owner {
     /// the first spawn and leave after 30 s without children; the next spawn starts others.
     #[must_use]
     pub fn new(program: Program, args: Vec<OsString>) -> Self {
-        Self { client: Client::start(program, args), recorder: Recorder::off() }
+        Self { client: Client::start(program, args, Stand::Apart), recorder: Recorder::off() }
+    }
+
+    /// One whose guards are its children and stay in its session, and which has nothing but a [`crate::wrap`].
+    #[cfg(target_os = "linux")]
+    pub(crate) fn near(program: Program) -> Self {
+        Self { client: Client::start(program, Vec::new(), Stand::Near), recorder: Recorder::off() }
     }
 
     /// The one that was taken up again.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
-use crate::spawn::{Leftovers, Phase};
+use crate::spawn::{Joins, Leftovers, Phase};
 use crate::sys::Pid;
 use crate::sys::start::Failed;
 
@@ -28,8 +28,9 @@ pub(crate) const MAX_INLINE: usize = 192 * 1024;
 /// arguments and environment together 2 MiB on common settings (man 2 execve).
 pub(crate) const MAX_RECORD: usize = 4 * 1024 * 1024;
 
-/// Most descriptors that a spawn may name. The kernel's limit for one message is 253.
-pub(crate) const MAX_FDS: usize = 64;
+/// Most descriptors that a spawn may name: what a wrapped program inherits goes the same way. The kernel's limit for
+/// one message is 253.
+pub(crate) const MAX_FDS: usize = 240;
 
 /// Most leftovers that are named.
 pub(crate) const MAX_NAMED: usize = 16;
@@ -108,6 +109,8 @@ pub(crate) struct Order {
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
     pub(crate) containment: Containment,
+    /// It runs as if the owner had started it: in that group, and nobody's orphans come to it.
+    pub(crate) joins: Option<Joins>,
 }
 
 /// A process group that something else started.
@@ -193,6 +196,11 @@ pub(crate) enum Reply {
     /// To [`Request::Ping`].
     Pong {
         number: u64,
+    },
+    /// A program that joined its owner's group was stopped by this signal.
+    Stopped {
+        id: u64,
+        signal: i32,
     },
     /// A child that the owner's program before this one had started, with its handle and its release command.
     Returned(Box<Back>),
@@ -327,6 +335,7 @@ impl Reply {
             Self::Leaving => "leaving",
             Self::Resynced { .. } => "resynced",
             Self::Pong { .. } => "pong",
+            Self::Stopped { .. } => "stopped",
             Self::Returned(_) => "returned",
             Self::Recounted { .. } => "recounted",
         }
@@ -348,6 +357,7 @@ impl Reply {
             Self::Leaving => to.byte(7),
             Self::Resynced { number } => to.byte(8).long(*number),
             Self::Pong { number } => to.byte(9).long(*number),
+            Self::Stopped { id, signal } => to.byte(22).long(*id).signed(*signal),
             Self::Returned(back) => to.byte(20).back(back),
             Self::Recounted { number, next } => to.byte(21).long(*number).long(*next),
         };
@@ -371,6 +381,7 @@ impl Reply {
             7 => Self::Leaving,
             8 => Self::Resynced { number: from.long()? },
             9 => Self::Pong { number: from.long()? },
+            22 => Self::Stopped { id: from.long()?, signal: from.signed()? },
             20 => Self::Returned(Box::new(from.back()?)),
             21 => Self::Recounted { number: from.long()?, next: from.long()? },
             _ => return None,

@@ -122,6 +122,7 @@ impl Entry {
 impl Known {
     fn write(&self, event: &ChildEvent) {
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
             // Its row goes on while something of its scope lives; when that is gone it is told again.
             ChildEvent::Emptied(emptied) if emptied.kept > 0 => {}

@@ -29,6 +29,18 @@ pub struct Spawn {
     pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
     pub(crate) containment: Containment,
+    pub(crate) joins: Option<Joins>,
+}
+
+/// What a program that runs as if its owner had started it has of that owner, beside descriptors and
+/// environment. It is no subreaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joins {
+    /// Its process group, of the guards' session; 0 for one of its own.
+    pub(crate) group: i32,
+    /// Signals that it ignores, and that are blocked in it: bit 0 is signal 1.
+    pub(crate) ignored: u64,
+    pub(crate) blocked: u64,
 }
 
 /// What becomes of what a child leaves in its scope when it ends by itself.
@@ -71,6 +83,7 @@ impl Spawn {
             release: None,
             purpose: String::new(),
             containment: Containment::Auto,
+            joins: None,
         }
     }
 
@@ -156,6 +169,13 @@ impl Spawn {
     /// ([`crate::Owner::with_containment`]).
     pub fn containment(mut self, containment: Containment) -> Self {
         self.containment = containment;
+        self
+    }
+
+    /// Runs it as if the owner had started it ([`crate::wrap`]).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn joins(mut self, joins: Joins) -> Self {
+        self.joins = Some(joins);
         self
     }
 

@@ -166,6 +166,7 @@ impl Loop {
             }
             if ready.deaths {
                 self.drain_deaths();
+                self.see_stops();
             }
             self.bury();
             self.hear_peer(ready.peer, ready.link);

@@ -139,9 +139,10 @@ impl Loop {
     pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
         let (parent, id, grace) = (found.parent, found.id, found.grace);
-        let (policy, release) = (found.policy, found.release);
+        let (policy, release, joined) = (found.policy, found.release, found.joined);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
         self.table.set_policy(slot, policy);
+        self.table.flag(slot, Flag::Joined, joined);
         if let Release::Due(deadline) = release {
             self.table.set_release(slot, deadline);
         }
@@ -183,6 +184,7 @@ impl Loop {
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => {}
@@ -220,6 +222,7 @@ impl Loop {
             | Reply::Emptied { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => None,

@@ -6,13 +6,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::Loop;
 use super::groups::FIRST_MARK;
+use super::{Loop, set_up};
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::identity::{self, Stat};
 use crate::launch;
 use crate::membership::Member;
 use crate::peer::Held;
+use crate::program::Stand;
 use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
@@ -34,6 +35,15 @@ impl Loop {
         let same = if start == 0 { self.tag_of(pid) == Some(scope) } else { stat.start == start };
         if same {
             self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+            self.meet_early(scope);
+        }
+    }
+
+    /// In the owner's group a root may end in the moment in which its owner does: the kernel hangs up a group that
+    /// nobody can let go on. Who stands below it is held before that, since not all have a mark.
+    fn meet_early(&mut self, scope: ScopeId) {
+        if set_up::role_numbers().stand == Stand::Near {
+            self.foster_members(scope);
         }
     }
 
@@ -72,6 +82,7 @@ impl Loop {
         }
         if let Some((handle, member)) = held {
             self.fosters.insert(scope, Foster { handle, member });
+            self.meet_early(scope);
         }
         self.find_lost_fosters();
     }

@@ -63,5 +63,6 @@ fn order(command: Command, child: Pid) -> Order {
         leftovers: Leftovers::Kill,
         release: None,
         containment: Containment::Auto,
+        joins: None,
     }
 }

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Pid, errno, into_cgroup, signal, wait};
-use crate::spawn::Phase;
+use crate::spawn::{Joins, Phase};
 
 /// What to execute.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) fds: Vec<(RawFd, BorrowedFd<'a>)>,
     /// Whether it leads a session of its own, or only a group.
     pub(crate) session: bool,
+    /// The group of this session that it joins instead, and what it does with signals.
+    pub(crate) joins: Option<Joins>,
     /// Whether its orphans stay below it.
     pub(crate) subreaper: bool,
     /// Soft and hard limit of open descriptors, where the caller changed its own.
@@ -68,6 +70,7 @@ impl<'a> Plan<'a> {
             dir: None,
             fds,
             session: true,
+            joins: None,
             subreaper: false,
             open_files: None,
             oom_score: None,
@@ -295,7 +298,12 @@ fn done(phase: Phase, result: libc::c_int) -> Result<(), Failed> {
 
 fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
     default_dispositions();
-    if child.plan.session {
+    if let Some(joins) = child.plan.joins {
+        signal::ignore_each(joins.ignored);
+        // SAFETY: plain system call.
+        done(Phase::Setup, unsafe { libc::setpgid(0, joins.group) })?;
+        signal::discard_stops(joins.ignored);
+    } else if child.plan.session {
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::setsid() })?;
     } else {
@@ -323,7 +331,7 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
         // SAFETY: reads one structure on our stack.
         done(Phase::Setup, unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     }
-    signal::unblock_all();
+    signal::block_only(child.plan.joins.map_or(0, |joins| joins.blocked));
     Ok(())
 }
 
