@@ -25,6 +25,22 @@ pub trait Agent: Send + 'static {
     /// Any [`Failure`]; an interrupt unwinds through `?` from [`Session::checkpoint`].
     fn run(&mut self, params: Self::Params, session: &mut Session)
     -> Result<Self::Answer, Failure>;
+
+    /// Answers once more, since the answer of [`Agent::run`] does not meet the task's `output_schema`;
+    /// `errors` says why ([`crate::schema::told_again`] makes a prompt of it). Asked at most once, and
+    /// not when the answer was empty or the child is to stop. `None`: it has no second turn, and the
+    /// answer stays.
+    ///
+    /// # Errors
+    /// As of [`Agent::run`]; the first answer stays then.
+    fn answer_again(
+        &mut self,
+        errors: &[String],
+        session: &mut Session,
+    ) -> Option<Result<Self::Answer, Failure>> {
+        _ = (errors, session);
+        None
+    }
 }
 
 /// The child was asked to stop.

@@ -8,10 +8,12 @@
 //! | `line` | bytes of a socket, a channel or a pipe |
 //! | `delivery` | events to the consumer, two classes |
 //! | `journal` | events and output to the store |
+//! | `manifest` | begins and ends of a run's children, in a file |
 //! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
+//! | `finalise` | the last look at an answer: schema and length |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -20,9 +22,11 @@ mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;
+mod finalise;
 pub(crate) mod hooks;
 mod journal;
 mod line;
+mod manifest;
 mod tool_names;
 
 use std::collections::HashMap;
