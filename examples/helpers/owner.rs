@@ -1,7 +1,8 @@
 //! Helper: a program that delegates, to be ended from outside in every state of its children.
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
-//! `timeout_seconds`), `places`, `start_timeout_seconds`, `grace_seconds`, `worker_command`. Its agents
+//! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
+//! `heartbeat_ms`, `worker_command`. Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -48,6 +49,10 @@ struct Job {
     #[serde(default)]
     grace_seconds: Option<u64>,
     #[serde(default)]
+    heartbeat_ms: Option<u64>,
+    #[serde(default)]
+    inactivity_seconds: Option<u64>,
+    #[serde(default)]
     worker_command: Option<Vec<String>>,
 }
 
@@ -59,6 +64,8 @@ struct JobTask {
     params: Value,
     #[serde(default)]
     timeout_seconds: Option<u64>,
+    #[serde(default)]
+    goal_bytes: usize,
 }
 
 fn four() -> u32 {
@@ -70,6 +77,7 @@ impl Job {
         let mut settings = Settings {
             max_concurrent_children: self.places,
             worker_command: self.worker_command.clone(),
+            child_inactivity: self.inactivity_seconds.map(Duration::from_secs),
             ..Settings::default()
         };
         if let Some(seconds) = self.start_timeout_seconds {
@@ -79,12 +87,16 @@ impl Job {
             settings.interrupt_grace = Duration::from_secs(seconds);
             settings.terminate_grace = Duration::from_secs(seconds);
         }
+        if let Some(milliseconds) = self.heartbeat_ms {
+            settings.heartbeat_interval = Duration::from_millis(milliseconds);
+        }
         settings
     }
 
     fn tasks(&self) -> impl Iterator<Item = Task> {
         self.tasks.iter().map(|task| {
-            let made = Task::new(&task.agent, &task.goal).params(task.params.clone());
+            let goal = task.goal.clone() + &" more".repeat(task.goal_bytes / " more".len());
+            let made = Task::new(&task.agent, &goal).params(task.params.clone());
             match task.timeout_seconds {
                 Some(seconds) => made.timeout(Duration::from_secs(seconds)),
                 None => made,

@@ -10,7 +10,10 @@ use delegate_protocol::{SubagentId, Value};
 
 use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
+use crate::cli::doctor::DoctorArgs;
 use crate::cli::exit;
+#[cfg(target_os = "linux")]
+use crate::cli::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
 #[derive(Debug, Parser)]
@@ -64,6 +67,17 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Show who owns what that lives here, with memory, ports and why it is alive
+    #[cfg(target_os = "linux")]
+    Ps(PsArgs),
+    /// Show who was ended by whom, and why
+    #[cfg(target_os = "linux")]
+    Log(LogArgs),
+    /// Find what dead owners have left on this machine, and end what is proved
+    #[cfg(target_os = "linux")]
+    Janitor(JanitorArgs),
+    /// Show what this machine offers to hold processes, what is used, and why not the rest
+    Doctor(DoctorArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
     /// Show, check and describe the configuration
@@ -72,6 +86,11 @@ pub(crate) enum Verb {
     Completion(CompletionArgs),
     /// Print the manual page of this command, or of one verb
     Man(ManArgs),
+    /// Run any program so that nothing that it starts outlives it
+    #[command(visible_alias = "wrap")]
+    Own(crate::cli::own::OwnArgs),
+    /// Put a program under `own` for everybody who starts it by its name
+    Shim(crate::cli::shim::ShimArgs),
     /// A word that people try; answered with the right one
     #[command(hide = true)]
     Exec(ExecArgs),

@@ -4,12 +4,21 @@
 
 mod args;
 mod commands;
+mod doctor;
 mod exit;
 mod fault;
+#[cfg(target_os = "linux")]
+mod janitor;
+#[cfg(target_os = "linux")]
+mod log;
 mod logging;
+mod own;
 mod printer;
+#[cfg(target_os = "linux")]
+mod ps;
 mod render;
 mod screen;
+mod shim;
 mod signals;
 
 use std::ffi::OsString;
@@ -28,6 +37,10 @@ use render::Style;
 
 /// The variable that names the state directory; the flag is handed on in its place.
 const STATE_DIR: &str = "DELEGATE_STATE_DIR";
+
+/// The ledger in the state directory.
+#[cfg(target_os = "linux")]
+const LEDGER: &str = "ledger.sqlite";
 
 /// What every verb may want to know of its surroundings, read once.
 #[derive(Debug)]
@@ -82,11 +95,14 @@ pub(crate) fn main() -> ExitCode {
     let json = args::wants_json(args.iter().map(OsString::as_os_str));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error, json).into(),
+        Err(error) => return own::refused(&args, usage(&error, json)),
     };
     let logging = Logging::of(&cli.global, |name| value_of(&text_env(), name));
     let context = Context::new(&cli.global, logging.as_ref().is_some_and(Logging::to_stderr));
     let started = logging.map_or(Ok(()), |logging| logging.start());
+    if let (Verb::Own(args), Ok(())) = (&cli.verb, &started) {
+        return own::run(args, &context);
+    }
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
         Ok(exit) => exit.into(),
@@ -100,10 +116,20 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Runs(args) => commands::runs::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
+        Verb::Doctor(args) => doctor::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Janitor(args) => janitor::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Ps(args) => ps::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Log(args) => log::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
+        Verb::Shim(args) => shim::run(args, context),
+        // It ends as its program does: see `main`.
+        Verb::Own(_) => Ok(Exit::BadInput),
         Verb::Exec(args) => Err(commands::exec(args).into()),
     }
 }

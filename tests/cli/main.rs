@@ -15,15 +15,21 @@ mod batch_files;
 mod codes;
 mod config;
 mod death;
+mod doctor;
 mod documents;
 mod help;
 mod hostile;
+#[cfg(target_os = "linux")]
+mod janitor;
 mod ledger;
 mod many;
 mod output;
+mod own;
 mod records;
 mod rig;
 mod settings;
+#[cfg(target_os = "linux")]
+mod sight;
 mod signals;
 mod stock;
 mod terminal;

@@ -107,6 +107,14 @@ impl Rig {
         });
     }
 
+    /// Waits until only that one lives.
+    pub(crate) fn wait_for_nobody_but(&self, other: &Running) {
+        let other = other.identity().pid;
+        wait_for("every process of the run to be gone", || {
+            self.processes().iter().all(|process| process.pid == other).then_some(())
+        });
+    }
+
     /// Runs on record.
     pub(crate) fn runs(&self) -> Vec<Value> {
         let said = self.run(["runs", "--json"]);

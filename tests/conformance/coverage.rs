@@ -51,15 +51,17 @@ fn collect(file: &str, text: &str, found: &mut Tests) {
     }
 }
 
+/// `m012` or `c03` of a name that begins so; leading zeros may be missing.
 fn id_of(name: &str) -> Option<String> {
     let (id, _) = name.split_once('_')?;
-    let digits = match id.as_bytes().first()? {
-        b'm' => 3,
-        b'c' => 2,
-        _ => return None,
-    };
-    let is_number = id.len() == digits + 1 && id[1..].bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| id.to_owned())
+    let (kind, number) = id.split_at_checked(1)?;
+    let is_number = (1..=3).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    let number: u16 = is_number.then(|| number.parse().ok())??;
+    match kind {
+        "m" => Some(format!("m{number:03}")),
+        "c" => Some(format!("c{number:02}")),
+        _ => None,
+    }
 }
 
 fn root() -> &'static Path {
@@ -173,9 +175,9 @@ fn the_lines_of_configuration_routing_and_validation_have_tests() {
 fn only_tests_with_a_number_that_run_count() {
     let mut found = Tests::new();
     let text = "#[test]\nfn m001_a() {}\nfn m002_b() {}\n#[test]\n#[ignore]\nfn c03_c() {}\n\
-                #[tokio::test]\nasync fn c04_d() {}\n#[test]\nfn m1_e() {}\n#[test]\nfn max_f() {}\n";
+                #[tokio::test]\nasync fn c04_d() {}\n#[test]\nfn m1x_e() {}\n#[test]\nfn c2_g() {}\n#[test]\nfn max_f() {}\n";
     collect("f.rs", text, &mut found);
-    assert_eq!(found.keys().collect::<Vec<_>>(), ["c04", "m001"]);
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["c02", "c04", "m001"]);
     // A line without a test is told as such, and a page that was changed is noticed.
     let table = "m001\t1\tone\t\nm002\t1\ttwo\t\nm003\t-\tthree\twhy\n";
     let made = page(&lines(table), &found);

@@ -4,6 +4,7 @@
 //! | module | about |
 //! |---|---|
 //! | `child_kill` | a child is killed in every state |
+//! | `crash_points` | a worker is killed before and after each message and each request |
 //! | `owner_kill` | the owner ends in every way and every state |
 //! | `startup` | the owner is killed at random moments of its start, in a pid namespace |
 //! | `supervisor_kill` | the supervisor is killed or stopped |
@@ -29,6 +30,7 @@ mod step;
 mod support;
 
 mod child_kill;
+mod crash_points;
 mod host;
 mod limits;
 mod owner_kill;

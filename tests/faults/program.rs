@@ -59,12 +59,22 @@ pub(crate) struct OwnerProgram {
 impl OwnerProgram {
     /// Starts one with these tasks and settings (an object), in a group of its own.
     pub(crate) fn start(tasks: &[Value], settings: &Value) -> Self {
+        Self::start_with(tasks, settings, &[])
+    }
+
+    /// The same with variables in its environment.
+    pub(crate) fn start_with(
+        tasks: &[Value],
+        settings: &Value,
+        variables: &[(&str, &str)],
+    ) -> Self {
         let state = tempfile::tempdir().unwrap();
         let mut job = settings.clone();
         job["state"] = json!(state.path());
         job["tasks"] = json!(tasks);
         let mut process = Command::new(helper("owner"))
             .arg(job.to_string())
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)

@@ -254,6 +254,28 @@ fn rb_54_a_worker_that_is_born_in_a_pause_stands_still() {
     }
 }
 
+/// A program that a kill has ended did not fail by itself, whoever hears of it first: the one who runs it, that it
+/// has ended, or the child, that it is to end.
+#[test]
+fn a_program_that_a_kill_ends_was_interrupted_and_has_not_failed() {
+    for isolation in BOTH {
+        let rig = rig(isolation);
+        for round in 0..40 {
+            let script = "trap '' INT TERM; echo waiting; while :; do sleep 10; done";
+            let mut batch =
+                rig.delegator.batch([command("stays", ["sh", "-c", script])]).start().unwrap();
+            let control = batch.control();
+            for event in batch.events() {
+                if matches!(event, Event::Text { .. }) {
+                    control.kill();
+                }
+            }
+            let report = batch.finish();
+            assert_eq!(report.statuses(), [Status::Interrupted], "{isolation:?}, round {round}");
+        }
+    }
+}
+
 #[test]
 fn a_kill_reaches_a_suspended_batch() {
     let rig = rig(Isolation::Process);

@@ -2,10 +2,13 @@
 //! thing, right or wrong, as its parameters say.
 
 use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use delegate_runtime::{Agent, Failure, Session};
+use delegate_runtime::{Agent, Failure, Session, Value};
+use ownership::spawn::Spawn;
+use ownership::{Owned, Owner, Scope};
 use serde::{Deserialize, Serialize};
 
 /// One step, and how it ends.
@@ -32,9 +35,17 @@ pub(crate) enum Step {
     Gate { open: PathBuf, bytes: usize },
     /// Says that it sleeps, and answers after so many milliseconds.
     Sleep(u64),
+    /// Starts a [`TREE`] that it leaves running, says one event of each kind, then answers with so many bytes.
+    Every(usize),
+    /// Asks for everything that an agent can ask its owner for, leaves a [`TREE`] running, says
+    /// `asked`, and waits for the interrupt.
+    Asks,
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
 }
+
+/// A helper of a session of its own below a shell; its line says that it is there.
+const TREE: &str = r#"setsid sh -c "echo up; exec sleep 600" & exec sleep 600"#;
 
 /// Carries out a [`Step`].
 pub(crate) struct Stepper;
@@ -97,6 +108,24 @@ impl Agent for Stepper {
                 session.checkpoint()?;
                 Ok("slept".to_owned())
             }
+            Step::Every(bytes) => {
+                // Not ended by its handle: whoever ends this child is to find it.
+                std::mem::forget(start_tree(session.owner())?);
+                session.thinking("one of each");
+                session.tool("tree", None, Value::Null);
+                session.tool_done(3, true);
+                session.progress("half");
+                session.text("text");
+                Ok("r".repeat(bytes))
+            }
+            Step::Asks => {
+                let _held = ask_for_everything(session)?;
+                session.text("asked");
+                loop {
+                    session.checkpoint()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
             Step::Noise(bytes) => {
                 use std::io::Write;
                 let block = "noise\n".repeat(1000);
@@ -107,4 +136,43 @@ impl Agent for Stepper {
             }
         }
     }
+}
+
+/// A [`TREE`] that is up.
+fn start_tree(owner: Option<&Owner>) -> Result<Owned, Failure> {
+    let owner = owner.ok_or_else(|| Failure::new("no owner"))?;
+    let (mut told, tell) = std::io::pipe()?;
+    let spawn = Spawn::new("sh").args(["-c", TREE]).fd(1, tell.into());
+    let tree = owner.spawn(spawn, |_| {}).map_err(|error| Failure::new(error.to_string()))?;
+    told.read_exact(&mut [0; 3])?;
+    Ok(tree)
+}
+
+/// Everything that an agent can ask for; gives what is to stay.
+fn ask_for_everything(session: &Session) -> Result<(Owned, Scope), Failure> {
+    let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;
+    let ended = start_tree(Some(owner))?;
+    ended.pause();
+    ended.resume();
+    if owner.spawn(Spawn::new("/no/such/program"), |_| {}).is_ok() {
+        return Err(Failure::new("what is not there was started"));
+    }
+    let scope = owner.scope("asks", |_| {}).map_err(|error| Failure::new(error.to_string()))?;
+    std::mem::forget(start_tree(Some(&scope.owner()))?);
+    let group = adopted_group()?;
+    let leader = group.id().cast_signed();
+    // What a child runs in its scope is owned by its descent already.
+    if owner.own_process_groups(&[leader]).is_ok() {
+        return Err(Failure::new("a group was adopted over a line that was inherited"));
+    }
+    ended.end(Duration::from_millis(100));
+    ended.wait_empty();
+    Ok((start_tree(Some(owner))?, scope))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a group that something else has started")]
+fn adopted_group() -> std::io::Result<std::process::Child> {
+    use std::os::unix::process::CommandExt;
+    // detached-spawn: ok — a group of its own is what is adopted; it stays below its worker
+    std::process::Command::new("sleep").arg("600").process_group(0).spawn()
 }

@@ -32,19 +32,20 @@ fn roots(files: &[File]) -> BTreeSet<String> {
     let manifests = files.iter().filter(|file| file.path.ends_with("Cargo.toml"));
     let mut roots = BTreeSet::new();
     for manifest in manifests {
-        let package = manifest.package();
-        let own = files.iter().filter(|file| file.package() == package);
+        let folder = manifest.path.trim_end_matches("Cargo.toml").trim_end_matches('/');
+        // A workspace of its own inside of a package says where its targets are.
+        let own = files.iter().filter(|file| file.package() == folder);
         roots.extend(
             own.map(|file| &file.path)
                 .filter(|path| {
-                    let inside = path.strip_prefix(package).unwrap_or(path).trim_start_matches('/');
+                    let inside = path.strip_prefix(folder).unwrap_or(path).trim_start_matches('/');
                     found_by_cargo(inside, &manifest.text)
                 })
                 .cloned(),
         );
-        roots.extend(named(&manifest.text).map(|path| match package {
+        roots.extend(named(&manifest.text).map(|path| match folder {
             "" => path.to_owned(),
-            package => format!("{package}/{path}"),
+            folder => format!("{folder}/{path}"),
         }));
     }
     roots
@@ -111,5 +112,18 @@ mod tests {
             ("crates/x/tests/forgotten.rs", ""),
         ];
         assert_eq!(lost(&files), ["crates/x/tests/forgotten.rs"]);
+    }
+
+    #[test]
+    fn a_workspace_inside_of_a_package_finds_nothing_for_it() {
+        let files = [
+            ("Cargo.toml", "autobenches = false"),
+            ("benches/forgotten.rs", ""),
+            ("benches/inside/Cargo.toml", "[[bin]]\npath = \"src/main.rs\""),
+            ("benches/inside/src/main.rs", "mod a;"),
+            ("benches/inside/src/a.rs", ""),
+            ("benches/inside/src/forgotten.rs", ""),
+        ];
+        assert_eq!(lost(&files), ["benches/forgotten.rs", "benches/inside/src/forgotten.rs"]);
     }
 }

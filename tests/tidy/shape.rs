@@ -8,7 +8,7 @@ use crate::source::{File, Violation};
 const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inherit"];
 
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
-const CLOCKS: [(&str, &str); 8] = [
+const CLOCKS: [(&str, &str); 9] = [
     ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
     (
         "crates/ownership/src/connection",
@@ -24,6 +24,7 @@ const CLOCKS: [(&str, &str); 8] = [
     ),
     ("crates/ownership/src/exempt/shim", "a shim waits for the end of its job and of its time"),
     ("crates/ownership/src/exempt/stop", "stopping a job waits for its end"),
+    ("crates/ownership/src/janitor/end", "ending what is left over waits for it"),
     ("crates/delegate-child/src/session", "a child measures its own quiet time"),
     ("src/cli/commands/watch", "the live view waits for events and for its next frame"),
 ];

@@ -21,6 +21,8 @@ type Hook = Box<dyn Fn(Reason) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Token {
     reason: AtomicU8,
+    /// The strongest reason that the hooks were told.
+    told: AtomicU8,
     hooks: Mutex<Vec<Hook>>,
 }
 
@@ -45,9 +47,15 @@ impl Token {
         }
     }
 
+    /// Raises it for whoever looks; whoever waits is woken when it is raised. Calls nothing, so that anybody may.
+    pub(crate) fn announce(&self, reason: Reason) {
+        self.reason.fetch_max(reason as u8, Ordering::AcqRel);
+    }
+
     /// Raises it, and wakes whoever waits when that made it stronger.
     pub(crate) fn raise(&self, reason: Reason) {
-        if self.reason.fetch_max(reason as u8, Ordering::AcqRel) < reason as u8 {
+        self.announce(reason);
+        if self.told.fetch_max(reason as u8, Ordering::AcqRel) < reason as u8 {
             for hook in self.hooks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 hook(reason);
             }
@@ -97,5 +105,18 @@ mod tests {
         token.raise(Reason::ParentGone);
         token.raise(Reason::Interrupt);
         assert_eq!(*heard.lock().unwrap(), [Reason::Interrupt, Reason::ParentGone]);
+    }
+
+    #[test]
+    fn what_was_announced_is_seen_at_once_and_told_when_it_is_raised() {
+        let token = Token::default();
+        let heard = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&heard);
+        token.on_raise(move |_| *count.lock().unwrap() += 1);
+        token.announce(Reason::Interrupt);
+        assert_eq!((token.raised(), *heard.lock().unwrap()), (Some(Reason::Interrupt), 0));
+        token.raise(Reason::Interrupt);
+        token.raise(Reason::Interrupt);
+        assert_eq!(*heard.lock().unwrap(), 1);
     }
 }

@@ -15,6 +15,8 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, s
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::{ChildEnd, ChildMessage, FrameError, ParentMessage};
 
+use crate::hook::{self, Crash};
+
 /// Pieces (one frame, or some small ones) that a memory link holds in each direction. The largest
 /// that really come are parts of 1 MiB, so 16 of them bound a child to 16 MiB in flight; a socket
 /// would hold 0.2 MiB.
@@ -121,8 +123,15 @@ pub fn socket(fd: OwnedFd) -> Link {
         stream: Arc::clone(&stream),
         decoder: Decoder::default(),
         buffer: vec![0; READ].into_boxed_slice(),
+        crash: Crash::from_environment(),
+        last: None,
     };
-    let outgoing = SocketOutgoing { stream, encoder: Encoder::default(), frames: Vec::new() };
+    let outgoing = SocketOutgoing {
+        stream,
+        encoder: Encoder::default(),
+        frames: Vec::new(),
+        crash: Crash::from_environment(),
+    };
     Link { incoming: Box::new(incoming), outgoing: Box::new(outgoing) }
 }
 
@@ -130,14 +139,44 @@ struct SocketIncoming {
     stream: Arc<UnixStream>,
     decoder: Decoder<ChildEnd>,
     buffer: Box<[u8]>,
+    crash: Crash,
+    /// The message that was taken before, by name.
+    last: Option<&'static str>,
+}
+
+impl SocketIncoming {
+    /// In tests the end may come here.
+    fn comes(&mut self, point: &str, message: &str) {
+        if self.crash.comes(point, message) {
+            hook::die();
+        }
+    }
+
+    /// The same where nothing is read before something is there.
+    fn comes_unread(&mut self) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        if self.crash.comes("unread", "read") {
+            let mut asked = [PollFd::new(&*self.stream, PollFlags::IN)];
+            while poll(&mut asked, None) != Ok(1) {}
+            hook::die();
+        }
+    }
 }
 
 impl Incoming for SocketIncoming {
     fn receive(&mut self) -> Result<Option<ParentMessage>, LinkError> {
+        if let Some(last) = self.last.take() {
+            self.comes("after-take", last);
+        }
         loop {
             if let Some(message) = self.decoder.next_message() {
-                return Ok(Some(message?));
+                let message = message?;
+                let name = hook::taken(&message);
+                self.comes("before-take", name);
+                self.last = Some(name);
+                return Ok(Some(message));
             }
+            self.comes_unread();
             let count = match (&*self.stream).read(&mut self.buffer) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -157,11 +196,30 @@ struct SocketOutgoing {
     encoder: Encoder<ChildEnd>,
     /// Encoded, and not yet written.
     frames: Vec<u8>,
+    crash: Crash,
+}
+
+impl SocketOutgoing {
+    /// In tests the end may come here, once everything up to this many bytes of `frames` is out.
+    fn comes(&mut self, point: &str, message: &ChildMessage, up_to: usize) {
+        if self.crash.comes(point, hook::sent(message)) {
+            self.frames.truncate(up_to);
+            if let Err(error) = self.flush() {
+                tracing::debug!(%error, "the parent was gone before");
+            }
+            hook::die();
+        }
+    }
 }
 
 impl Outgoing for SocketOutgoing {
     fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
+        let begin = self.frames.len();
+        self.comes("before-send", message, begin);
         self.encoder.frame(message, &mut self.frames)?;
+        let end = self.frames.len();
+        self.comes("within-send", message, begin.midpoint(end));
+        self.comes("after-send", message, end);
         if self.frames.len() < PIECE { Ok(()) } else { self.flush() }
     }
 

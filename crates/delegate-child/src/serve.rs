@@ -58,6 +58,32 @@ pub fn serve(link: Link, registry: &Registry, host: Host) -> Result<(), LinkErro
     serve_until(link, registry, host, &Arc::default())
 }
 
+/// As [`serve`], for a child of this very process, whose programs the parent can end by itself.
+///
+/// # Errors
+/// Those of [`serve`].
+pub fn serve_beside(
+    link: Link,
+    registry: &Registry,
+    host: Host,
+    ending: &Ending,
+) -> Result<(), LinkError> {
+    serve_until(link, registry, host, &ending.0)
+}
+
+/// Says to a child of this process that it is being ended, ahead of the interrupt on its line: an agent whose program
+/// the parent ends must not take that for a failure of the program.
+#[derive(Debug, Clone, Default)]
+pub struct Ending(Arc<Token>);
+
+impl Ending {
+    /// The child counts as interrupted from now on. Never blocks; who waits in the child is woken by the
+    /// interrupt on the line.
+    pub fn announce(&self) {
+        self.0.announce(Reason::Interrupt);
+    }
+}
+
 /// As [`serve`], with a token that the caller may watch.
 pub(crate) fn serve_until(
     link: Link,

@@ -54,10 +54,7 @@ mod tests {
         assert_eq!(check(&hello), Ok(()));
         hello.protocol += 1;
         let text = check(&hello).unwrap_err().to_string();
-        assert!(
-            text.contains(&format!("protocol {}", hello.protocol))
-                && text.contains("9.9")
-                && text.contains("remove")
-        );
+        let theirs = format!("protocol {}", PROTOCOL_VERSION + 1);
+        assert!(text.contains(&theirs) && text.contains("9.9") && text.contains("remove"));
     }
 }

@@ -4,7 +4,7 @@
 //! which writes its number into a file of `DIR`: `leader`, `plain`, `own-group`, `session`, `daemon` (double-forked,
 //! session of its own, with this owner's mark) and `stubborn` (ignores TERM). Beside it stands `stranger`, a group that is
 //! not adopted. `HOW` is `group`, or `session` for a leader of a session; with `-dead` behind it the leader has ended
-//! before it is reaped; with `-released` it was let go, with `-once-empty` it is once it is empty. `DIR/ready` is
+//! before it is reaped; `zombie` is a group of which nothing but its unreaped leader is left; with `-released` it was let go, with `-once-empty` it is once it is empty. `DIR/ready` is
 //! written then. Each line on stdin starts a child through the guards, whose number goes to `DIR/child`.
 #![expect(clippy::disallowed_methods, reason = "groups of its own are what the fixture is about")]
 #![expect(clippy::zombie_processes, reason = "it is killed, and init reaps")]
@@ -39,6 +39,9 @@ fn main() -> ExitCode {
     let dir = PathBuf::from(dir);
     let owner = Owner::new(Program::current().expect("this program"), Vec::new());
     let mark = owner.mark();
+    if how.starts_with("zombie") {
+        return with_zombie(&dir, &owner, how.ends_with("once-empty"));
+    }
     let leads_session = how.starts_with("session");
     let mut leader = start(&dir, MEMBERS, leads_session, Some(&mark));
     let _stranger = start(&dir, "echo $$ > \"$DIR/stranger\"; exec sleep 600", false, None);
@@ -65,6 +68,24 @@ fn main() -> ExitCode {
         std::fs::rename(dir.join("child.new"), dir.join("child")).expect("rename");
         children.push(child);
     }
+    ExitCode::SUCCESS
+}
+
+/// Adopts a group of a zombie, and stays.
+fn with_zombie(dir: &Path, owner: &Owner, once_empty: bool) -> ExitCode {
+    let leader = start(dir, "exit 0", false, None);
+    let number = leader.id().cast_signed();
+    let stat = format!("/proc/{number}/stat");
+    let is_zombie = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+    while !is_zombie() {
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    owner.own_process_groups(&[number]).expect("adopted");
+    if once_empty {
+        owner.release_process_group_once_empty(number);
+    }
+    std::fs::write(dir.join("ready"), "").expect("write");
+    let _end = std::io::stdin().lock().lines().next();
     ExitCode::SUCCESS
 }
 

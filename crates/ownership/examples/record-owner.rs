@@ -2,6 +2,7 @@
 //!
 //! `record-owner own DIR`: an owner with its ledger in `DIR` that starts three sleepers (the last one in a
 //! scope without a process) and a shell with one, prints a line once they run and stays until its end is told on stdin.
+//! `record-owner two DIR OTHER`: one owner with a ledger in each, that starts a sleeper by either; otherwise the same.
 //! `record-owner escape DIR`, in a pid namespace of its own: starts such an owner, kills it together with
 //! both guards, and prints what the ledger makes of it.
 #![expect(clippy::disallowed_methods, reason = "a fixture that starts, kills and waits")]
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["own", dir] => own(Path::new(dir)),
+        ["two", first, second] => two([first, second].map(Path::new)),
         ["escape", dir] => escape(Path::new(dir)),
         _ => return ExitCode::from(2),
     }
@@ -50,6 +52,19 @@ fn own(dir: &Path) {
     ready.read_exact(&mut [0]).expect("it has started something");
     assert!(ledger.flush(Duration::from_secs(20)), "{:?}", ledger.trouble());
     println!("{}", children.each_ref().map(|child| child.pid().to_string()).join(" "));
+    let _ended = std::io::stdin().read(&mut [0]);
+}
+
+fn two(dirs: [&Path; 2]) {
+    let owner = Owner::new(Program::current().expect("this program"), Vec::new());
+    let started = dirs.map(|dir| {
+        let ledger = Arc::new(Ledger::open(dir.join("ledger.sqlite")));
+        let owner = owner.clone().with_ledger(Arc::clone(&ledger));
+        let child = owner.spawn(Spawn::new("sleep").arg("600"), |_| {}).expect("spawn");
+        assert!(ledger.flush(Duration::from_secs(20)), "{:?}", ledger.trouble());
+        (child, ledger)
+    });
+    println!("{}", started.each_ref().map(|(child, _)| child.pid().to_string()).join(" "));
     let _ended = std::io::stdin().read(&mut [0]);
 }
 

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::containment::{Machine, Tier};
 use crate::exit::{ChildEvent, Emptied, Exit};
-use crate::line;
-use crate::protocol::{Adopted, Failure, Order};
+use crate::protocol::{Adopted, Failure, Order, Request};
 use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
+use crate::{crash, line};
 
 /// What is called for each event of a child.
 pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
@@ -75,6 +76,8 @@ struct Known {
     scope: u64,
     exit: Option<Exit>,
     end: Option<End>,
+    /// What was let live at its end is gone too.
+    over: bool,
     wanted: Wanted,
 }
 
@@ -119,6 +122,19 @@ pub(crate) struct Answer {
 enum End {
     Emptied(Emptied),
     Lost,
+}
+
+impl Known {
+    /// Whether this says that what was let live is gone.
+    fn is_over_by(&self, event: &ChildEvent) -> bool {
+        let let_live = matches!(&self.end, Some(End::Emptied(emptied)) if emptied.kept > 0);
+        let is_end = match event {
+            ChildEvent::Emptied(emptied) => emptied.kept == 0,
+            ChildEvent::Lost => true,
+            ChildEvent::Exited(_) | ChildEvent::Stopped(_) => false,
+        };
+        let_live && is_end && !self.over
+    }
 }
 
 /// A panic of a callback leaves nothing half done behind these locks.
@@ -230,10 +246,15 @@ impl Child {
     /// Told to the callback first, so that who waits for it finds the callback's work done. Its panic is
     /// its own affair: the thread that calls it serves every other child too.
     ///
-    /// What was said by one guard may be said again by the next: the second time is not told.
+    /// What was said by one guard may be said again by the next: the second time is not told. After an end that
+    /// let something live, one more comes: when that is gone.
     pub(crate) fn tell(&self, event: ChildEvent) {
-        let known = lock(&self.known);
-        if known.end.is_some() || (known.exit.is_some() && matches!(event, ChildEvent::Exited(_))) {
+        let mut known = lock(&self.known);
+        if known.is_over_by(&event) {
+            known.over = true;
+        } else if known.end.is_some()
+            || (known.exit.is_some() && matches!(event, ChildEvent::Exited(_)))
+        {
             return;
         }
         drop(known);
@@ -243,7 +264,10 @@ impl Child {
         }
         let mut known = lock(&self.known);
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => known.exit = Some(exit),
+            // The first end is what its owner was told.
+            ChildEvent::Emptied(_) | ChildEvent::Lost if known.over => {}
             ChildEvent::Emptied(emptied) => known.end = Some(End::Emptied(emptied)),
             ChildEvent::Lost => known.end = Some(End::Lost),
         }
@@ -288,15 +312,19 @@ impl Child {
     pub(crate) fn error(&self, failure: Failure) -> SpawnError {
         let path = match failure.phase {
             Phase::Chdir => self.dir.clone(),
-            Phase::Request | Phase::Supervisor | Phase::Clone | Phase::Setup | Phase::Exec => {
-                Some(self.program.clone())
-            }
+            Phase::Request
+            | Phase::Supervisor
+            | Phase::Clone
+            | Phase::Setup
+            | Phase::Exec
+            | Phase::Contain => Some(self.program.clone()),
         };
         let detail = match (failure.phase, failure.errno) {
             (Phase::Exec, libc::ENOEXEC) => {
                 Some("not a program, and no #! in its first line".into())
             }
             (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
+            (Phase::Contain, _) => Some(no_cgroup(failure.errno)),
             _ => None,
         };
         let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
@@ -331,9 +359,12 @@ impl Packed {
     /// Waits for room: a supervisor reads unless thousands of its replies are unread.
     pub(crate) fn send(&self, line: &OwnedFd) {
         let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).collect();
+        let name = || Some(Request::decode(&self.bytes)?.name());
+        crash::asker_comes("before-ask", name);
         if let Err(error) = line::send(line.as_fd(), &self.bytes, &fds, true) {
             tracing::debug!(%error, "not sent: the line has ended");
         }
+        crash::asker_comes("after-ask", name);
     }
 }
 
@@ -343,4 +374,13 @@ pub(crate) fn supervisor_error(detail: &str, errno: Option<i32>) -> SpawnError {
 
 pub(crate) fn request_error(detail: &str, errno: i32) -> SpawnError {
     SpawnError { phase: Phase::Request, errno: Some(errno), path: None, detail: detail.to_owned() }
+}
+/// Why a cgroup that was asked for by name cannot be had, where the guards ran.
+fn no_cgroup(errno: i32) -> String {
+    let why = Machine::look().refusal(Tier::Cgroup);
+    let why = why.map_or_else(
+        || std::io::Error::from_raw_os_error(errno).to_string(),
+        |why| why.to_string(),
+    );
+    format!("a cgroup was asked for, and there can be none: {why}. With `auto` it starts without")
 }

@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::attach::{expect_hello, start_guards};
+use crate::attach::{Attached, attach, attach_given, start_guards};
 pub(crate) use crate::child::{Answer, Child, OnEvent};
 use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error};
 use crate::connection::{Connection, Heard};
+use crate::containment::Containment;
 use crate::exit::ChildEvent;
-use crate::identity;
-use crate::line;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
-use crate::program::{Kind, Program};
+use crate::program::{Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
+use crate::{crash, identity, line};
 
 pub(crate) mod comeback;
 mod groups;
@@ -44,6 +44,8 @@ pub(crate) struct Client {
     source: Source,
     /// Where guards that are started from now on write down what they do.
     journal: OnceLock<PathBuf>,
+    /// What they hold scopes together with.
+    containment: OnceLock<Containment>,
     state: Mutex<State>,
 }
 
@@ -57,7 +59,7 @@ impl fmt::Debug for Client {
 #[derive(Debug)]
 enum Source {
     /// Guards of our own.
-    Start { program: Program, args: Vec<OsString> },
+    Start { program: Program, args: Vec<OsString>, stand: Stand },
     /// A line that was handed to us; when it ends there is no other.
     Given,
 }
@@ -87,10 +89,10 @@ impl State {
 }
 
 impl Client {
-    pub(crate) fn start(program: Program, args: Vec<OsString>) -> Arc<Self> {
+    pub(crate) fn start(program: Program, args: Vec<OsString>, stand: Stand) -> Arc<Self> {
         let number = next_owner();
         comeback::claim_number(number);
-        Self::with(Source::Start { program, args }, None, number)
+        Self::with(Source::Start { program, args, stand }, None, number)
     }
 
     pub(crate) fn given(line: OwnedFd) -> Arc<Self> {
@@ -102,7 +104,8 @@ impl Client {
     fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        Arc::new(Self { process, number, source, journal, state: Mutex::new(state) })
+        let containment = OnceLock::new();
+        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -111,6 +114,15 @@ impl Client {
         if let Ok(dir) = std::path::absolute(dir) {
             drop(self.journal.set(dir));
         }
+    }
+
+    /// Guards that are started from now on hold scopes together with this. The first one stays.
+    pub(crate) fn contain(&self, containment: Containment) {
+        let _ = self.containment.set(containment);
+    }
+
+    fn containment(&self) -> Containment {
+        self.containment.get().copied().unwrap_or_default()
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -228,18 +240,20 @@ impl Client {
         if let Some(line) = &state.line {
             return Ok(Arc::clone(line));
         }
-        let socket = match &self.source {
-            Source::Start { program, args } => {
+        let Attached { line, generation, guards } = match &self.source {
+            Source::Start { program, args, stand } => {
                 let journal = self.journal.get().map(PathBuf::as_path);
-                start_guards(program, args, state.generation, self.number, journal)?
+                let (before, owner) = (state.generation, self.number);
+                let numbers = RoleNumbers { before, owner, stand: *stand };
+                let kept = (journal, self.containment());
+                attach(|| start_guards(program, args, numbers, kept))?
             }
-            Source::Given => state.given.take().ok_or_else(|| {
+            Source::Given => attach_given(state.given.take().ok_or_else(|| {
                 supervisor_error("the line that was inherited has ended", Some(libc::EPIPE))
-            })?,
+            })?)?,
         };
-        let line = Connection::new(socket)
+        let line = Connection::new(line)
             .map_err(|errno| supervisor_error("no event counter", Some(errno.raw_os_error())))?;
-        let (generation, guards) = expect_hello(line.socket())?;
         state.generation = state.generation.max(generation);
         line.served_by(guards);
         self.begin_reading(&line)
@@ -261,7 +275,12 @@ impl Client {
         let left = loop {
             match line.hear(&mut buffer) {
                 Heard::Reply(Reply::Leaving, _) => break true,
-                Heard::Reply(reply, fds) => self.take(line, reply, fds),
+                Heard::Reply(reply, fds) => {
+                    let name = reply.name();
+                    crash::asker_comes("before-hear", || Some(name));
+                    self.take(line, reply, fds);
+                    crash::asker_comes("after-hear", || Some(name));
+                }
                 Heard::End => break false,
             }
         };
@@ -304,6 +323,11 @@ impl Client {
                 }
                 self.forget_group(&child);
                 child.tell(ChildEvent::Emptied(emptied));
+            }
+            Reply::Stopped { id, signal } => {
+                if let Some(child) = self.child(id) {
+                    child.tell(ChildEvent::Stopped(signal));
+                }
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),
@@ -398,6 +422,7 @@ mod tests {
             number: 0,
             source: Source::Given,
             journal: OnceLock::new(),
+            containment: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");

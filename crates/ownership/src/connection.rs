@@ -92,10 +92,6 @@ impl Connection {
         }))
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        &self.socket
-    }
-
     /// Sends a start; its answer is owed.
     pub(crate) fn start(&self, request: &Packed) {
         let order = lock(&self.sending);

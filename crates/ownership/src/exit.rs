@@ -8,6 +8,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildEvent {
+    /// The process was stopped by this signal. Told only of what runs in its owner's group
+    /// ([`crate::wrap`]), any number of times before the others.
+    Stopped(i32),
     /// The process ended. What it left in its scope is being ended.
     Exited(Exit),
     /// Nothing of the scope is left, as the kernel sees it; or `left` and `kept` say what is.
@@ -92,6 +95,23 @@ pub enum Released {
         /// The system's error number; `ENODATA` when the guard that knew it is dead.
         errno: i32,
     },
+}
+
+impl std::fmt::Display for Released {
+    /// In words that follow those for the command.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Ended(ExitStatus::Code(code)) => write!(f, "ended with code {code}"),
+            Self::Ended(ExitStatus::Signal { signal, .. }) => {
+                write!(f, "was ended by signal {signal}")
+            }
+            Self::Ended(ExitStatus::Unknown) => f.write_str("ended, nobody knows how"),
+            Self::TimedOut => f.write_str("had not ended at its deadline"),
+            Self::NotStarted { errno } => {
+                write!(f, "was not started: {}", std::io::Error::from_raw_os_error(*errno))
+            }
+        }
+    }
 }
 
 impl Released {

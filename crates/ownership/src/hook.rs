@@ -1,5 +1,5 @@
 //! Settings for tests, from the environment. A release build has none: nobody shall be able to weaken from
-//! outside what it promises.
+//! outside what it promises. (It needs nothing else of this crate, so that a test can compile it both ways.)
 
 /// Mechanisms to switch off, by name and separated by commas. Each has a test that shows what escapes then.
 const TEST_OFF: &str = "OWNERSHIP_TEST_OFF";

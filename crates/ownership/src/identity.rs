@@ -34,7 +34,7 @@ impl Stat {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    fn parse(text: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let open = text.iter().position(|byte| *byte == b'(')?;
         let close = text.iter().rposition(|byte| *byte == b')')?;
         let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();

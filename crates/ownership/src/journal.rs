@@ -143,8 +143,11 @@ const SERVED_ELSEWHERE: [u32; 9] = [
     0x0bd0_0bd0,
 ];
 
-/// Whether answers about this folder come from somewhere else.
-pub(crate) fn is_served_elsewhere(folder: BorrowedFd<'_>) -> io::Result<bool> {
+/// Whether answers about this folder come from another machine or process; there no journal is kept.
+///
+/// # Errors
+/// When it cannot be asked.
+pub fn is_served_elsewhere(folder: BorrowedFd<'_>) -> io::Result<bool> {
     let kind = rustix::fs::fstatfs(folder)?.f_type;
     Ok(SERVED_ELSEWHERE.iter().any(|known| u64::try_from(kind) == Ok(u64::from(*known))))
 }

@@ -8,11 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use crate::program::{Kind, Program};
+use crate::containment::Containment;
+use crate::program::{Kind, Program, Stand};
 use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
-use crate::spawn::Phase;
+use crate::spawn::{Joins, Phase};
 use crate::sys::Pid;
+use crate::sys::signal::IGNORED;
 use crate::sys::start::{self, Plan};
 
 /// Variable in each child's environment: `<owner pid>.<owner start time>.<number>:<scope>`, where one
@@ -21,6 +23,9 @@ pub(crate) const TAG: &str = "OWNERSHIP_TAG";
 
 /// Variable in the environment of guards, and of nobody else: the directory of their journal.
 pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
+
+/// Variable in the environment of guards, and of nobody else: the containment that their owner asks for.
+pub(crate) const CONTAINMENT: &str = "OWNERSHIP_CONTAINMENT";
 
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
@@ -47,6 +52,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) oom_score: Option<&'a CStr>,
     /// Where its number goes, and why it failed.
     pub(crate) words: (*mut Pid, &'a AtomicU64),
+    /// The cgroup that it is born in.
+    pub(crate) cgroup: Option<BorrowedFd<'a>>,
 }
 
 /// Starts what was ordered. `line` is the child's end of its line, if it gets one.
@@ -73,32 +80,38 @@ pub(crate) fn start_order(
         Image::Open => start::Image::Open(given.next().ok_or(refused(libc::EBADF))?),
     };
     let named = order.fds.iter().copied().zip(given);
-    let fds = descriptors(named, order.line.zip(line.map(AsFd::as_fd)), setting.null)?;
+    // Of what is passed on as it was found the numbers are somebody else's choice.
+    let last = if order.joins.is_some() { RawFd::MAX - 1 } else { LAST_FD };
+    let fds = descriptors(named, order.line.zip(line.map(AsFd::as_fd)), setting.null, last)?;
     let env = terminated(&env)?;
     let plan = Plan {
         cwd,
         dir: dir.as_deref(),
-        subreaper: setting.subreaper,
+        // Orphans would come to a program that does not know of them.
+        subreaper: setting.subreaper && order.joins.is_none(),
+        joins: order.joins,
         open_files: setting.open_files,
         oom_score: setting.oom_score,
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
+        cgroup: setting.cgroup,
         ..Plan::new(image, &argv, &env, fds)
     };
     Ok(start::start(&plan)?)
 }
 
-/// Starts `program` as the stage of a keeper, with its line and its owner's handle as 3 and 4.
+/// Starts `program` as a keeper, or as the stage of one that stands apart, with its line and its owner's handle as 3 and 4.
 pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
     [control, owner]: [BorrowedFd<'_>; 2],
-    journal: Option<&Path>,
+    (journal, containment, stand): (Option<&Path>, Containment, Stand),
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL);
+    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL && key != CONTAINMENT);
+    let containment = (CONTAINMENT.into(), containment.word().into());
     let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
-    let env = entries(inherited.chain(journal));
+    let env = entries(inherited.chain(journal).chain([containment]));
     let paths = match &program.kind {
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),
@@ -109,7 +122,11 @@ pub(crate) fn start_stage(
     };
     let (argv, env) = (terminated(argv)?, terminated(&env)?);
     let fds = vec![(0, null), (1, null), (2, null), (3, control), (4, owner)];
-    let plan = Plan::new(image, &argv, &env, fds);
+    // Until it has left our group, what a terminal sends comes to it as well.
+    let ignored = IGNORED.iter().fold(0, |set, number| set | 1 << (number - 1));
+    let near = Joins { group: 0, ignored, blocked: 0 };
+    let joins = (stand == Stand::Near).then_some(near);
+    let plan = Plan { joins, ..Plan::new(image, &argv, &env, fds) };
     let (_, pidfd) = start::start(&plan)
         .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
     Ok(pidfd)
@@ -179,11 +196,12 @@ fn descriptors<'a>(
     named: impl Iterator<Item = (RawFd, BorrowedFd<'a>)>,
     line: Option<(RawFd, BorrowedFd<'a>)>,
     null: BorrowedFd<'a>,
+    last: RawFd,
 ) -> Result<Vec<(RawFd, BorrowedFd<'a>)>, Failure> {
     let mut all: Vec<_> = named.chain(line).collect();
     all.sort_by_key(|(number, _)| *number);
     let twice = all.windows(2).any(|pair| pair[0].0 == pair[1].0);
-    let outside = all.iter().any(|(number, _)| !(0..=LAST_FD).contains(number));
+    let outside = all.iter().any(|(number, _)| !(0..=last).contains(number));
     if twice || outside {
         return Err(refused(libc::EBADF));
     }
@@ -219,10 +237,10 @@ mod tests {
         let null = file.as_fd();
         for bad in [vec![-1], vec![LAST_FD + 1], vec![5, 5]] {
             let named = bad.iter().map(|number| (*number, null));
-            assert!(descriptors(named, None, null).is_err(), "{bad:?}");
+            assert!(descriptors(named, None, null, LAST_FD).is_err(), "{bad:?}");
         }
         let named = [(1, null)].into_iter();
-        let all = descriptors(named, Some((4, null)), null).expect("good");
+        let all = descriptors(named, Some((4, null)), null, LAST_FD).expect("good");
         let mut numbers: Vec<_> = all.iter().map(|(number, _)| *number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 1, 2, 4]);

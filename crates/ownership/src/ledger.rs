@@ -2,9 +2,10 @@
 //!
 //! The owner's side writes it on a thread of its own (`writer`), merged per child (`pending`); keeper and
 //! supervisor, which have no SQLite, write [`crate::journal`]s, which `fold` takes in when their owner is dead.
-//! `place` and `schema` open the file, `database` turns rows into SQL, `redact` keeps secrets out of it and
+//! `place` and `schema` open the file, `database` turns rows into SQL, `account` reads it for others, `redact` keeps secrets out of it and
 //! `evidence` says whether a row still holds. Why it is so: `docs/design/ledger.md`.
 
+mod account;
 mod database;
 mod evidence;
 mod fold;
@@ -32,14 +33,24 @@ use self::pending::{Pending, Seen};
 use self::row::now_ms;
 use self::schema::Found;
 use self::writer::{Shared, Writer};
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::{self, Identity};
 use crate::number;
 use crate::sys::Pid;
 
+pub use self::account::{Account, Act, Kill, account, kills};
+pub(crate) use self::account::{Deed, say, settle};
+pub(crate) use self::evidence::inode_of;
 pub use self::evidence::{Evidence, Standing, standing};
 pub use self::redact::redact;
 pub use self::review::{Leftover, Review};
+pub(crate) use self::row::now_ms as unix_now;
+
+/// A row as it is before anything is started.
+#[cfg(test)]
+pub(crate) fn row_of(intent: Intent, owner: &Identity) -> Row {
+    Row::of(intent, owner, 0)
+}
 pub use self::row::{End, EndedBy, Intent, Policy, Row, State};
 
 /// How long a spawn waits for its intent to be on disk.
@@ -213,6 +224,17 @@ impl Ledger {
         self.tell(|pending| pending.change(spawn, |row| row.finish(end, by, why, now)));
     }
 
+    /// As [`Ledger::ended`], by itself unless somebody asked for it, and what became of its release command.
+    pub(crate) fn emptied(&self, spawn: u64, end: Option<End>, released: Option<Released>) {
+        let now = now_ms();
+        self.tell(|pending| {
+            pending.change(spawn, |row| {
+                row.finish(end, EndedBy::Itself, "", now);
+                row.released(released);
+            });
+        });
+    }
+
     /// Waits until all that was told so far is on disk, at most `limit`; says whether it is.
     #[must_use]
     pub fn flush(&self, limit: Duration) -> bool {
@@ -271,16 +293,8 @@ impl Ledger {
         review::review(&mut connection, dir).map_err(|why| LedgerError::new(&path, &why))
     }
 
-    /// A connection for what is rare and must be synced. Never makes the file: the writer does.
     fn connection(&self, path: &Path) -> Result<Connection, LedgerError> {
-        let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let mut connection = Connection::open_with_flags(path, flags)?;
-            connection.busy_handler(Some(place::wait_a_little))?;
-            connection.pragma_update(None, "synchronous", "FULL")?;
-            Ok(connection)
-        };
-        open().map_err(|error: rusqlite::Error| LedgerError::new(path, &error))
+        place::reopen(path).map_err(|error| LedgerError::new(path, &error))
     }
 }
 
@@ -301,22 +315,30 @@ pub fn history(path: &Path, limit: u32) -> Result<Vec<Row>, LedgerError> {
 }
 
 fn read(path: &Path, which: &Which) -> Result<Vec<Row>, LedgerError> {
+    let Some(connection) = read_only(path)? else { return Ok(Vec::new()) };
+    database::select(&connection, which).map_err(|error| LedgerError::new(path, &error))
+}
+
+/// A connection that writes nothing. `None` where there is no ledger, or one without tables yet.
+fn read_only(path: &Path) -> Result<Option<Connection>, LedgerError> {
     if !path.exists() {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let rows = || {
+    let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_handler(Some(place::wait_a_little))?;
-        Ok(match schema::found(&connection)? {
-            Found::Fresh => Ok(Vec::new()),
-            Found::Known(_) => Ok(database::select(&connection, which)?),
-            Found::Newer(_) => Err("it is a newer program's"),
-            Found::Foreign => Err("it is not a ledger"),
-        })
+        let found = schema::found(&connection)?;
+        Ok((connection, found))
     };
-    let rows = rows().map_err(|error: rusqlite::Error| LedgerError::new(path, &error))?;
-    rows.map_err(|why| LedgerError::new(path, &why))
+    let (connection, found) =
+        open().map_err(|error: rusqlite::Error| LedgerError::new(path, &error))?;
+    match found {
+        Found::Fresh => Ok(None),
+        Found::Known(_) => Ok(Some(connection)),
+        Found::Newer(_) => Err(LedgerError::new(path, &"it is a newer program's")),
+        Found::Foreign => Err(LedgerError::new(path, &"it is not a ledger")),
+    }
 }
 
 /// An intent that is on its way to the disk.

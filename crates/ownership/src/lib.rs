@@ -10,10 +10,13 @@
     expect(dead_code, reason = "what a spawn says is read where there is a supervisor")
 )]
 
+pub mod containment;
 pub mod exempt;
 pub mod exit;
 pub mod group;
 pub mod inherit;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod janitor;
 #[cfg(target_os = "linux")]
 pub mod journal;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
@@ -22,10 +25,18 @@ pub mod owner;
 pub mod program;
 #[cfg(target_os = "linux")]
 pub mod re_executed;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub mod sight;
 pub mod spawn;
+#[cfg(target_os = "linux")]
+pub mod watchdog;
+#[cfg(target_os = "linux")]
+pub mod wrap;
 
 #[cfg(target_os = "linux")]
 mod attach;
+#[cfg(target_os = "linux")]
+mod cgroup;
 #[cfg(target_os = "linux")]
 mod child;
 #[cfg(target_os = "linux")]
@@ -35,6 +46,8 @@ mod client;
 mod client;
 #[cfg(target_os = "linux")]
 mod connection;
+#[cfg(target_os = "linux")]
+mod crash;
 #[cfg(target_os = "linux")]
 mod door;
 #[cfg(target_os = "linux")]
@@ -74,6 +87,7 @@ mod sys;
 #[cfg(target_os = "linux")]
 mod table;
 
+pub use containment::{Containment, Machine};
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
 pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
 pub use group::GroupError;

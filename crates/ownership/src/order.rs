@@ -14,11 +14,11 @@ use crate::spawn::{Spawn, SpawnError};
 
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
-    let Spawn { program, args, env, env_clear, dir, fds, line, grace, leftovers, release, purpose } =
-        spawn;
+    let Spawn { program, args, env, env_clear, dir, fds, line, .. } = spawn;
+    let Spawn { grace, leftovers, release, purpose, containment, joins, .. } = spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
-        return Err(request_error("more than 64 descriptors", libc::EMFILE));
+        return Err(request_error("more than 240 descriptors", libc::EMFILE));
     }
     let mut argv = vec![program.argv0().as_bytes().to_vec()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
@@ -52,6 +52,8 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         grace,
         leftovers,
         release: release.as_ref().map(|(_, deadline)| *deadline),
+        containment,
+        joins,
     };
     let command = release.map(|(argv, _)| Command {
         argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),

@@ -8,12 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::client::{Answer, Child, Client};
+use crate::containment::Containment;
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::group::GroupError;
 use crate::number::next_spawn;
 pub use crate::program::KEEPER_ROLE;
-use crate::program::Program;
-use crate::program::{SUPERVISOR_ROLE, is_role};
+use crate::program::{Program, SUPERVISOR_ROLE, Stand, is_role};
 use crate::recorder::{Entry, Recorder};
 use crate::spawn::{DEFAULT_GRACE, Phase, Spawn, SpawnError};
 
@@ -31,7 +31,13 @@ impl Owner {
     /// the first spawn and leave after 30 s without children; the next spawn starts others.
     #[must_use]
     pub fn new(program: Program, args: Vec<OsString>) -> Self {
-        Self { client: Client::start(program, args), recorder: Recorder::off() }
+        Self { client: Client::start(program, args, Stand::Apart), recorder: Recorder::off() }
+    }
+
+    /// One whose guards are its children and stay in its session, and which has nothing but a [`crate::wrap`].
+    #[cfg(target_os = "linux")]
+    pub(crate) fn near(program: Program) -> Self {
+        Self { client: Client::start(program, Vec::new(), Stand::Near), recorder: Recorder::off() }
     }
 
     /// The one that was taken up again.
@@ -60,6 +66,17 @@ impl Owner {
         Self { recorder: Recorder::new(ledger), ..self }
     }
 
+    /// Looks for what dead owners have left, as the schedule says, on a thread of its own. Needs a ledger
+    /// ([`Owner::with_ledger`]), and does nothing without one. The thread ends when nobody has that any more.
+    #[cfg(all(target_os = "linux", feature = "ledger"))]
+    #[must_use]
+    pub fn with_janitor(self, schedule: crate::janitor::Schedule) -> Self {
+        if let Some(ledger) = self.recorder.ledger() {
+            crate::janitor::begin(ledger, schedule);
+        }
+        self
+    }
+
     /// Guards that are started from now on write down below `dir` what they see and do
     /// ([`crate::journal`]). All clones of an owner have the same guards, so the first directory stays. Nothing is
     /// written where a file system may keep its writer waiting: one of a network, or of another process.
@@ -67,6 +84,14 @@ impl Owner {
     #[must_use]
     pub fn with_journal(self, dir: impl AsRef<std::path::Path>) -> Self {
         self.client.keep_journal(dir.as_ref());
+        self
+    }
+
+    /// Guards that are started from now on hold scopes together with this, unless a [`Spawn`] says otherwise;
+    /// without it [`Containment::Auto`]. All clones of an owner have the same guards, so the first one stays.
+    #[must_use]
+    pub fn with_containment(self, containment: Containment) -> Self {
+        self.client.contain(containment);
         self
     }
 
@@ -85,10 +110,13 @@ impl Owner {
         let grace = spawn.grace;
         let number = next_spawn();
         let entry = self.recorder.intent(number, &spawn, || self.client.prepare());
-        let told = entry.clone();
+        let (told, mut has_ended) = (entry.clone(), false);
         let on_event = move |event| {
             told.event(&event);
-            on_event(event);
+            // That what was let live is gone is for the ledger only: a child ends once.
+            if !std::mem::replace(&mut has_ended, !matches!(event, ChildEvent::Exited(_))) {
+                on_event(event);
+            }
         };
         let asked = self.client.spawn(number, spawn, Box::new(on_event));
         let (child, answer) = asked.inspect_err(|error| entry.failed(error))?;
@@ -262,6 +290,18 @@ impl Owned {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The cgroup that it stands in, as the kernel tells now; `None` when it has none of its own
+    /// ([`Containment`]), has left it, or has ended.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn cgroup(&self) -> Option<std::path::PathBuf> {
+        let own = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
+        let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let path = std::path::Path::new(path);
+        let place = path.parent()?.file_name()?.to_str()?;
+        place.starts_with("ownership-").then(|| path.to_owned())
     }
 
     /// Its pidfd; readable when it has ended (man 2 pidfd_open).

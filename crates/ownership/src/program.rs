@@ -19,6 +19,44 @@ pub(crate) fn is_role(argument: &OsStr, role: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
+/// Where guards stand, and what they are to their owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Stand {
+    /// In a session of their own. The owner's process sees no child that its program did not start.
+    #[default]
+    Apart,
+    /// In the owner's session, each in a group of its own; the keeper is the owner's child. What they start may
+    /// join the owner's group, and then stops, goes on and ends with it at a terminal.
+    Near,
+}
+
+/// The numbers in the argument that makes a program a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct RoleNumbers {
+    /// The number of the last guard that this owner had.
+    pub(crate) before: u32,
+    /// Which of the owners in its process it is.
+    pub(crate) owner: u64,
+    pub(crate) stand: Stand,
+}
+
+impl RoleNumbers {
+    /// `ROLE=BEFORE.OWNER`, and `.near`.
+    pub(crate) fn argument(self, role: &str) -> String {
+        let near = if self.stand == Stand::Near { ".near" } else { "" };
+        format!("{role}={}.{}{near}", self.before, self.owner)
+    }
+
+    /// What is no number is 0.
+    pub(crate) fn of(argument: &str) -> Self {
+        let mut parts = argument.split_once('=').map_or("", |(_, numbers)| numbers).split('.');
+        let mut next = || parts.next().unwrap_or_default();
+        let (before, owner) = (next().parse().unwrap_or(0), next().parse().unwrap_or(0));
+        let stand = if next() == "near" { Stand::Near } else { Stand::Apart };
+        Self { before, owner, stand }
+    }
+}
+
 /// A program.
 #[derive(Debug, Clone)]
 pub struct Program {
@@ -75,6 +113,26 @@ impl Program {
             (Some(argv0), _) => argv0.clone(),
             (None, Kind::Named(name)) => name.clone(),
             (None, Kind::Open(_)) => std::env::args_os().next().unwrap_or_else(|| "program".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_role_arrive_as_they_were() {
+        for stand in [Stand::Apart, Stand::Near] {
+            for (before, owner) in [(0, 0), (7, 3), (u32::MAX, u64::MAX)] {
+                let numbers = RoleNumbers { before, owner, stand };
+                let argument = numbers.argument(KEEPER_ROLE);
+                assert!(is_role(OsStr::new(&argument), KEEPER_ROLE), "{argument}");
+                assert_eq!(RoleNumbers::of(&argument), numbers);
+            }
+        }
+        for odd in ["", "@warden", "@warden=", "@warden=x.y.z", "@warden=.."] {
+            assert_eq!(RoleNumbers::of(odd), RoleNumbers::default(), "{odd}");
         }
     }
 }

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
-use crate::spawn::{Leftovers, Phase};
+use crate::spawn::{Joins, Leftovers, Phase};
 use crate::sys::Pid;
 use crate::sys::start::Failed;
 
@@ -27,8 +28,9 @@ pub(crate) const MAX_INLINE: usize = 192 * 1024;
 /// arguments and environment together 2 MiB on common settings (man 2 execve).
 pub(crate) const MAX_RECORD: usize = 4 * 1024 * 1024;
 
-/// Most descriptors that a spawn may name. The kernel's limit for one message is 253.
-pub(crate) const MAX_FDS: usize = 64;
+/// Most descriptors that a spawn may name: what a wrapped program inherits goes the same way. The kernel's limit for
+/// one message is 253.
+pub(crate) const MAX_FDS: usize = 240;
 
 /// Most leftovers that are named.
 pub(crate) const MAX_NAMED: usize = 16;
@@ -106,6 +108,9 @@ pub(crate) struct Order {
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
     pub(crate) release: Option<Duration>,
+    pub(crate) containment: Containment,
+    /// It runs as if the owner had started it: in that group, and nobody's orphans come to it.
+    pub(crate) joins: Option<Joins>,
 }
 
 /// A process group that something else started.
@@ -192,6 +197,11 @@ pub(crate) enum Reply {
     Pong {
         number: u64,
     },
+    /// A program that joined its owner's group was stopped by this signal.
+    Stopped {
+        id: u64,
+        signal: i32,
+    },
     /// A child that the owner's program before this one had started, with its handle and its release command.
     Returned(Box<Back>),
     /// All of these were told, and what had happened to them; numbers from `next` on were never used.
@@ -236,6 +246,24 @@ impl From<Failed> for Failure {
 }
 
 impl Request {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Spawn(_) => "spawn",
+            Self::Open { .. } => "open",
+            Self::End { .. } => "end",
+            Self::Pause { .. } => "pause",
+            Self::Resume { .. } => "resume",
+            Self::Resync { .. } => "resync",
+            Self::Ping { .. } => "ping",
+            Self::Foster { .. } => "foster",
+            Self::Adopt { .. } => "adopt",
+            Self::Disown { .. } => "let-go",
+            Self::EndStrays => "end-strays",
+            Self::Recount { .. } => "recount",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
@@ -295,6 +323,24 @@ impl Request {
 }
 
 impl Reply {
+    /// Its kind, for tests that stop at it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "hello",
+            Self::Started { .. } => "started",
+            Self::Failed { .. } => "failed",
+            Self::Opened { .. } => "opened",
+            Self::Exited { .. } => "exited",
+            Self::Emptied { .. } => "emptied",
+            Self::Leaving => "leaving",
+            Self::Resynced { .. } => "resynced",
+            Self::Pong { .. } => "pong",
+            Self::Stopped { .. } => "stopped",
+            Self::Returned(_) => "returned",
+            Self::Recounted { .. } => "recounted",
+        }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
         match self {
@@ -311,6 +357,7 @@ impl Reply {
             Self::Leaving => to.byte(7),
             Self::Resynced { number } => to.byte(8).long(*number),
             Self::Pong { number } => to.byte(9).long(*number),
+            Self::Stopped { id, signal } => to.byte(22).long(*id).signed(*signal),
             Self::Returned(back) => to.byte(20).back(back),
             Self::Recounted { number, next } => to.byte(21).long(*number).long(*next),
         };
@@ -334,6 +381,7 @@ impl Reply {
             7 => Self::Leaving,
             8 => Self::Resynced { number: from.long()? },
             9 => Self::Pong { number: from.long()? },
+            22 => Self::Stopped { id: from.long()?, signal: from.signed()? },
             20 => Self::Returned(Box::new(from.back()?)),
             21 => Self::Recounted { number: from.long()?, next: from.long()? },
             _ => return None,
@@ -342,8 +390,15 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 6] =
-    [Phase::Request, Phase::Supervisor, Phase::Clone, Phase::Setup, Phase::Chdir, Phase::Exec];
+const PHASES: [Phase; 7] = [
+    Phase::Request,
+    Phase::Supervisor,
+    Phase::Clone,
+    Phase::Setup,
+    Phase::Chdir,
+    Phase::Exec,
+    Phase::Contain,
+];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {
     PHASES.iter().zip(0..).find(|(known, _)| **known == phase).map_or(0, |(_, number)| number)

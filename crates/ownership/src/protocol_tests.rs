@@ -29,9 +29,12 @@ prop_compose! {
         grace in durations(),
         leftovers in policies(),
         release in prop::option::of(durations()),
+        containment in prop::sample::select(&Containment::ALL[..]),
+        joins in prop::option::of(any::<(i32, u64, u64)>()),
     ) -> Order {
         let image = name.map_or(Image::Open, Image::Named);
-        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release }
+        let joins = joins.map(|(group, ignored, blocked)| Joins { group, ignored, blocked });
+        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, containment, joins }
     }
 }
 

@@ -35,6 +35,10 @@ impl Recorder {
         Self(Some(ledger))
     }
 
+    pub(crate) fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.0.as_ref()
+    }
+
     /// Says what is to be started under this number, does `meanwhile`, and waits until it is on disk; 2 s at most.
     pub(crate) fn intent(&self, number: u64, spawn: &Spawn, meanwhile: impl FnOnce()) -> Entry {
         let Some(ledger) = &self.0 else { return Entry::default() };
@@ -44,6 +48,10 @@ impl Recorder {
         let intent = Intent::new(number, Path::new(&argv[0]), &argv).purpose(&spawn.purpose);
         let intent = match &spawn.dir {
             Some(dir) => intent.dir(dir),
+            None => intent,
+        };
+        let intent = match &spawn.release {
+            Some((command, _)) => intent.release(command.clone()),
             None => intent,
         };
         let ticket = ledger.intent(intent);
@@ -114,11 +122,14 @@ impl Entry {
 impl Known {
     fn write(&self, event: &ChildEvent) {
         match event {
+            ChildEvent::Stopped(_) => {}
             ChildEvent::Exited(exit) => self.ledger.exited(self.spawn, exit.status),
+            // Its row goes on while something of its scope lives; when that is gone it is told again.
+            ChildEvent::Emptied(emptied) if emptied.kept > 0 => {}
             ChildEvent::Emptied(emptied) => {
-                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX).max(emptied.kept);
+                let left = u32::try_from(emptied.left.len()).unwrap_or(u32::MAX);
                 let end = (left > 0).then_some(End::Left(left));
-                self.ledger.ended(self.spawn, end, EndedBy::Itself, "");
+                self.ledger.emptied(self.spawn, end, emptied.release);
             }
             ChildEvent::Lost => {
                 let why = "its guards were gone";

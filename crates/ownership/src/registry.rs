@@ -79,6 +79,8 @@ pub(crate) struct Scope {
     pub(crate) once_empty: bool,
     /// When to look at it without a ladder.
     pub(crate) alarm: Option<Instant>,
+    /// Its root is no subreaper: its orphans come to us while it lives.
+    pub(crate) joined: bool,
     /// Its end was told, although something of it cannot die or is let live.
     pub(crate) told: bool,
 }
@@ -102,6 +104,7 @@ impl Scope {
             releases: false,
             once_empty: false,
             alarm: None,
+            joined: false,
             told: false,
         }
     }
@@ -282,12 +285,13 @@ impl Registry {
     }
 
     /// The scopes that may have left us a child: those of the dead `suspects`, and those with orphans.
-    /// A root is a subreaper, so nothing comes to us before its death; an orphan is none, and what it
-    /// double-forks comes to us while it lives.
+    /// A root is a subreaper, so nothing comes to us before its death; an orphan is none, nor is a root that
+    /// joined its owner's group, and what these double-fork comes to us while they live.
     pub(crate) fn may_have_left(&self, suspects: &[Pid]) -> Vec<ScopeId> {
         let with_orphans = self.orphans.values().flatten().copied();
-        let mut scopes: Vec<_> =
-            suspects.iter().flat_map(|pid| self.scopes_of(*pid)).chain(with_orphans).collect();
+        let joined = self.iter().filter(|(_, scope)| scope.joined).map(|(id, _)| id);
+        let by_the_dead = suspects.iter().flat_map(|pid| self.scopes_of(*pid));
+        let mut scopes: Vec<_> = by_the_dead.chain(with_orphans).chain(joined).collect();
         scopes.sort_unstable();
         scopes.dedup();
         scopes

@@ -6,6 +6,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::program::Program;
 
 /// A process to be started by the supervisor.
@@ -27,6 +28,19 @@ pub struct Spawn {
     pub(crate) leftovers: Leftovers,
     pub(crate) release: Option<(Vec<OsString>, Duration)>,
     pub(crate) purpose: String,
+    pub(crate) containment: Containment,
+    pub(crate) joins: Option<Joins>,
+}
+
+/// What a program that runs as if its owner had started it has of that owner, beside descriptors and
+/// environment. It is no subreaper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joins {
+    /// Its process group, of the guards' session; 0 for one of its own.
+    pub(crate) group: i32,
+    /// Signals that it ignores, and that are blocked in it: bit 0 is signal 1.
+    pub(crate) ignored: u64,
+    pub(crate) blocked: u64,
 }
 
 /// What becomes of what a child leaves in its scope when it ends by itself.
@@ -68,6 +82,8 @@ impl Spawn {
             leftovers: Leftovers::Kill,
             release: None,
             purpose: String::new(),
+            containment: Containment::Auto,
+            joins: None,
         }
     }
 
@@ -138,7 +154,7 @@ impl Spawn {
     ///
     /// A program, by name or absolute path, and its arguments. It has the child's environment and in
     /// `OWNERSHIP_PID` the child's number, `/` as its directory and no other descriptor than
-    /// `/dev/null`. It runs once; if both guards are killed while it runs, it is run again.
+    /// `/dev/null`. A ledger keeps it as it is, so it must not hold a secret. It runs once; if both guards are killed while it runs, it is run again.
     pub fn release<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(
         mut self,
         command: I,
@@ -146,6 +162,20 @@ impl Spawn {
     ) -> Self {
         let command = command.into_iter().map(|word| word.as_ref().to_owned()).collect();
         self.release = Some((command, deadline));
+        self
+    }
+
+    /// What holds its scope together, where that is to be another than its owner's
+    /// ([`crate::Owner::with_containment`]).
+    pub fn containment(mut self, containment: Containment) -> Self {
+        self.containment = containment;
+        self
+    }
+
+    /// Runs it as if the owner had started it ([`crate::wrap`]).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn joins(mut self, joins: Joins) -> Self {
+        self.joins = Some(joins);
         self
     }
 
@@ -172,6 +202,8 @@ pub enum Phase {
     Chdir,
     /// Executing the program.
     Exec,
+    /// The containment that was asked for cannot be had ([`Containment`]).
+    Contain,
 }
 
 impl Phase {
@@ -185,6 +217,7 @@ impl Phase {
             Self::Setup => "setup",
             Self::Chdir => "chdir",
             Self::Exec => "exec",
+            Self::Contain => "containment",
         }
     }
 }

@@ -67,6 +67,8 @@ pub(crate) enum Event {
     Vanished { scope: ScopeId },
     /// Scopes that the marks of processes name and that nobody knows.
     Strays { scopes: Vec<ScopeId> },
+    /// A root was stopped by this signal.
+    Stopped { scope: ScopeId, signal: i32 },
     /// The owner's pidfd is readable.
     OwnerGone,
     /// The kernel says that we have no child.
@@ -165,6 +167,7 @@ impl Supervisor {
             Event::FosterDied { scope, exit } => self.foster_died(scope, exit, now, &mut effects),
             Event::Vanished { scope } => self.vanished(scope, &mut effects),
             Event::Strays { scopes } => self.strays(scopes, now, &mut effects),
+            Event::Stopped { scope, signal } => self.stopped(scope, signal, &mut effects),
             Event::OwnerGone => self.owner_gone(now, &mut effects),
             Event::NoChild => {
                 if self.owner_gone && !self.registry.has_fosters() {
@@ -236,6 +239,14 @@ impl Supervisor {
         if line != ScopeId::ALL && rootless {
             self.end(line, None, now, effects);
             self.settle(line, effects);
+        }
+    }
+
+    /// Only who shares its terminal has to know.
+    fn stopped(&self, scope: ScopeId, signal: i32, effects: &mut Vec<Effect>) {
+        if let Some(found) = self.registry.get(scope).filter(|scope| scope.joined) {
+            let reply = Reply::Stopped { id: found.id, signal };
+            effects.push(Effect::Reply { line: found.parent, reply, about: Some(scope) });
         }
     }
 

@@ -27,6 +27,7 @@ use crate::table::{Slot, Table};
 
 mod act;
 mod chronicle;
+mod containment;
 mod door;
 mod fosters;
 mod groups;
@@ -125,6 +126,7 @@ struct Loop {
     /// What we had before we lowered it, for those whom we start.
     oom_score: Option<CString>,
     off: Off,
+    tier: containment::Tier,
     /// Where the owner's next program finds us.
     doorway: Doorway,
     /// What it is to be told.
@@ -145,6 +147,7 @@ fn now() -> Instant {
 
 impl Loop {
     fn run(mut self) {
+        self.find_stale();
         while !self.done {
             self.go_on_recounting();
             self.flush();
@@ -152,7 +155,7 @@ impl Loop {
             self.look_after_door();
             let all = self.lines.get(&ScopeId::ALL);
             if self.leaving && all.is_none_or(|line| line.away || line.waiting.is_empty()) {
-                return;
+                break;
             }
             self.start_when_silent();
             self.read_starts();
@@ -163,6 +166,7 @@ impl Loop {
             }
             if ready.deaths {
                 self.drain_deaths();
+                self.see_stops();
             }
             self.bury();
             self.hear_peer(ready.peer, ready.link);
@@ -179,7 +183,9 @@ impl Loop {
             self.stay_while_the_other_is_busy();
             self.feed(Event::Tick);
             self.watch_the_other();
+            self.look_at_cells();
         }
+        self.leave_place();
     }
 
     fn flush(&mut self) {
@@ -246,7 +252,8 @@ impl Loop {
         let again = look_again.then(|| now() + LOOK_AGAIN);
         let at_once = self.backlog.then(now);
         let look = self.succession.due().filter(|_| !self.off.mark);
-        let until = [self.machine.deadline(), look, again, at_once, self.doorway.due()];
+        let until =
+            [self.machine.deadline(), look, again, at_once, self.tier.due(), self.doorway.due()];
         watched.wait(until.into_iter().flatten().min())
     }
 
@@ -260,7 +267,7 @@ impl Loop {
         let met: usize = self.met.values().map(Vec::len).sum();
         let maps = [self.handles.len(), self.lines.len(), self.parting.len(), self.fresh.len()];
         let maps = maps.iter().sum::<usize>() + self.mirrors.len() + self.fosters.len();
-        let maps = maps + self.commands.len() + self.groups.len();
+        let maps = maps + self.commands.len() + self.groups.len() + self.tier.files();
         let held = OWN_FILES + maps + met + waiting + more + SPARE_FILES;
         u64::try_from(held).is_ok_and(|held| held > limit)
     }
@@ -408,5 +415,5 @@ const OWN_FILES: usize = 13;
 const SPARE_FILES: usize = 8;
 
 /// Descriptors that a start with a line takes for a moment: the other end, a copy for the other guard and two
-/// handles that the hello carries; and those that stay, the line and the handle.
-const START_FILES: usize = 6;
+/// handles that the hello carries, its cgroup; and those that stay, the line and the handle.
+const START_FILES: usize = 7;

@@ -28,6 +28,8 @@ fn order(id: u64, grace: Duration) -> Request {
         grace,
         leftovers: Leftovers::Kill,
         release: None,
+        containment: crate::containment::Containment::Auto,
+        joins: None,
     }))
 }
 
@@ -519,6 +521,7 @@ impl World {
             Reply::Hello { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => {
@@ -702,3 +705,46 @@ fn a_release_command_that_cannot_be_started_is_told() {
 
 #[path = "supervisor/inherited_tests.rs"]
 mod inherited;
+
+/// A machine with scope 1 (pid 101), of which orphans come while it lives.
+fn joined() -> (Supervisor, Instant) {
+    let now = origin();
+    let mut machine = Supervisor::new(Some(Duration::from_secs(30)), 1, now);
+    let Request::Spawn(mut order) = order(1, GRACE) else { unreachable!() };
+    order.joins = Some(crate::spawn::Joins { group: 50, ignored: 0, blocked: 0 });
+    let null = std::fs::File::open("/dev/null").expect("null");
+    let request = Request::Spawn(order);
+    machine.step(Event::Request { line: ScopeId::ALL, request, fds: vec![null.into()] }, now);
+    machine.step(Event::Started { scope: ScopeId(1), pid: 101 }, now);
+    (machine, now)
+}
+
+#[test]
+fn orphans_of_a_root_that_joined_are_its_own_and_end_after_it() {
+    let orphan = || {
+        let unknown = vec![Unknown { pid: 201, tag: None }];
+        Event::Stock { dead: Vec::new(), unknown, suspects: Vec::new() }
+    };
+    let (mut machine, now) = joined();
+    assert!(machine.step(orphan(), now).is_empty(), "nothing is done to it while its root lives");
+    assert_eq!(machine.registry().scopes_of(201), [ScopeId(1)]);
+    let effects = machine.step(died(101, &[]), now);
+    assert_eq!(emptied(&effects), 0);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::Terminate { scope: ScopeId(1) })));
+    assert_eq!(emptied(&machine.step(died(201, &[]), now)), 1);
+    // Of any other root it is nobody's but the owner's.
+    let (mut machine, now) = running();
+    machine.step(orphan(), now);
+    assert_eq!(machine.registry().scopes_of(201), [ScopeId::ALL]);
+}
+
+#[test]
+fn only_of_a_root_that_joined_is_a_stop_told() {
+    let stop = || Event::Stopped { scope: ScopeId(1), signal: libc::SIGTSTP };
+    let (mut machine, now) = joined();
+    let effects = machine.step(stop(), now);
+    let told = Reply::Stopped { id: 1, signal: libc::SIGTSTP };
+    assert_eq!(replies(&effects), [&told]);
+    let (mut machine, now) = running();
+    assert!(machine.step(stop(), now).is_empty());
+}

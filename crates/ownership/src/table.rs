@@ -114,6 +114,8 @@ pub(crate) enum Flag {
     Session = 1 << 11,
     /// It is let go when nobody in it lives.
     OnceEmpty = 1 << 12,
+    /// It joined its owner's group.
+    Joined = 1 << 16,
 }
 
 /// Number of a row.

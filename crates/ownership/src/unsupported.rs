@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::containment::Containment;
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::group::GroupError;
-use crate::program::Program;
+use crate::program::{Program, Stand};
 use crate::spawn::{Phase, Spawn, SpawnError};
 
 pub(crate) type OnEvent = Box<dyn FnMut(ChildEvent) + Send>;
@@ -37,13 +38,15 @@ fn unsupported() -> SpawnError {
 }
 
 impl Client {
-    pub(crate) fn start(_program: Program, _args: Vec<OsString>) -> Arc<Self> {
+    pub(crate) fn start(_program: Program, _args: Vec<OsString>, _stand: Stand) -> Arc<Self> {
         Arc::new(Self {})
     }
 
     pub(crate) fn given(_line: OwnedFd) -> Arc<Self> {
         Arc::new(Self {})
     }
+
+    pub(crate) fn contain(&self, _containment: Containment) {}
 
     pub(crate) fn spawn(
         self: &Arc<Self>,

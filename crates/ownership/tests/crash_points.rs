@@ -107,6 +107,11 @@ impl Scene {
             let who = player.started.get(&id);
             assert!(who.is_some_and(|who| who.lives()), "{id} lives: {:?}", player.of(id));
         }
+        // A child may be told of before it has done anything.
+        wait_for("those that stay have left their marks", || {
+            let marks = marks(self.dir.path());
+            STAY.iter().all(|id| marks.contains(id)).then_some(())
+        });
         let marks = marks(self.dir.path());
         // One that is ended at once may not come to leave its mark.
         for id in STAY.into_iter().chain(BRIEF).chain(ENDED) {

@@ -142,7 +142,7 @@ fn a_start_that_fails_says_where_and_why() {
     let null = || OwnedFd::from(fs::File::open("/dev/null").expect("null"));
     let twice = Spawn::new("/bin/true").fd(5, null()).fd(5, null());
     assert_eq!(failure(&owner, twice).1, Some(libc::EBADF));
-    let many = (0..65).fold(Spawn::new("/bin/true"), |spawn, at| spawn.fd(10 + at, null()));
+    let many = (0..241).fold(Spawn::new("/bin/true"), |spawn, at| spawn.fd(10 + at, null()));
     assert_eq!(failure(&owner, many).1, Some(libc::EMFILE));
     assert_eq!(output(&owner, shell("echo fine")), "fine\n", "and the owner goes on");
 }

@@ -37,13 +37,13 @@ fn without_the_owners_pidfd_nothing_ends() {
     assert!(owner.is_whole());
 }
 
-/// The daemon was re-parented away from us when the launcher died.
+/// The daemon was re-parented away from us when the launcher died. A cgroup would know it.
 #[test]
 fn without_subreapers_the_double_forked_daemon_escapes() {
     if no_hooks() {
         return;
     }
-    let owner = killed(GRACE, "subreaper");
+    let owner = killed(GRACE, "subreaper,cgroup");
     wait_for("the supervisor thinks that it is done", || (!owner.supervisor.lives()).then_some(()));
     assert!(owner.living().contains(&"daemon"), "{:?}", owner.living());
     assert!(!owner.living().contains(&"launcher"));

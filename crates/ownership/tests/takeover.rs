@@ -388,7 +388,9 @@ int main(void) {
     sleep(600);
 }"#;
     let program = support::compile(dir.path(), "loose", source);
-    let mut player = scripted(dir.path(), &[("OWNERSHIP_TEST_IDLE_MS", "100")]);
+    // Without a cgroup nothing tells whose the orphan is, and it stays until the owner's end.
+    let settings = [("OWNERSHIP_TEST_IDLE_MS", "100"), ("OWNERSHIP_TEST_CONTAINMENT", "subreaper")];
+    let mut player = scripted(dir.path(), &settings);
     player.say(&format!("spawn 1 50 exec '{}'", program.display()));
     player.ping().expect("answers");
     let daemon = recorded(dir.path(), "daemon");

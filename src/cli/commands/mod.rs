@@ -25,7 +25,7 @@ pub(crate) fn exec(args: &ExecArgs) -> Diagnostic {
             Some(program) => format!("there is no verb `exec`, so `{program}` was not started"),
             None => "there is no verb `exec`".to_owned(),
         },
-        hint: Some("did you mean `run`?".to_owned()),
+        hint: Some("did you mean `own` or `run`?".to_owned()),
         ..Diagnostic::default()
     }
 }

@@ -432,6 +432,7 @@ pub(crate) mod tests {
             counts: vec![("completed".into(), 2), ("timeout".into(), 1)],
             title: "tasks.yaml\x1b".into(),
             isolation: "process".into(),
+            process: None,
         };
         assert_eq!(
             run_line(&run, "k7f3", 1180.0, Style::PLAIN),

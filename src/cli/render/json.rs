@@ -140,8 +140,17 @@ struct RunObject<'a> {
 
 impl<'a> RunObject<'a> {
     fn of(run: &'a RunRecord) -> Self {
-        let RunRecord { id, started_at, duration_seconds, status, tasks, counts, title, isolation } =
-            run;
+        let RunRecord {
+            id,
+            started_at,
+            duration_seconds,
+            status,
+            tasks,
+            counts,
+            title,
+            isolation,
+            ..
+        } = run;
         Self {
             run_id: *id,
             title,
@@ -204,6 +213,7 @@ mod tests {
             counts: vec![("completed".into(), 2)],
             title: "a \"b\"".into(),
             isolation: "process".into(),
+            process: None,
         };
         let outcomes = [outcome(0, Status::Completed), outcome(1, Status::Failed)];
         let json = parsed(|to| stored_run(to, &run, outcomes.clone().into_iter()));

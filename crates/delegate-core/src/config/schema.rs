@@ -67,10 +67,9 @@ fn level<'a>(root: &'a mut Map<String, Value>, section: &str) -> &'a mut Map<Str
 
 fn describe(property: &mut Value, key: &KeyInfo, about: &str) {
     property["description"] = json!(about);
-    // Every default is YAML that is JSON as well.
-    if let Ok(default) = serde_json::from_str::<Value>(key.default) {
-        property["default"] = default;
-    }
+    // A default is YAML that is JSON as well, or a word.
+    property["default"] =
+        serde_json::from_str(key.default).unwrap_or_else(|_| Value::from(key.default));
 }
 
 fn duration_text(key: &KeyInfo) -> Value {

@@ -74,6 +74,16 @@ pub fn owner() -> Option<Owner> {
         .clone()
 }
 
+/// Which program the guards are, and whether it is one of its own and not this one; `None` when no program here
+/// can be a guard.
+#[must_use]
+pub fn guards() -> Option<(PathBuf, bool)> {
+    match stock("ownership-supervisor") {
+        Some(path) => Some((path, true)),
+        None => supervisor_program().and_then(|_| Some((env::current_exe().ok()?, false))),
+    }
+}
+
 fn supervisor_program() -> Option<(Program, Vec<OsString>)> {
     if let Some(path) = stock("ownership-supervisor") {
         return Some((Program::named(path), Vec::new()));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use delegate_child::{Host, Kept, OwnerSource, Registry, link, serve};
+use delegate_child::{Ending, Host, Kept, OwnerSource, Registry, link, serve_beside};
 use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
 
 use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure};
@@ -35,7 +35,7 @@ pub(super) fn launch(
     thread::Builder::new()
         .name("delegate-child".to_owned())
         .spawn(move || {
-            let served = serve(link, &registry, host);
+            let served = serve_beside(link, &registry, host, &inner.ending);
             if let Err(error) = served {
                 tracing::debug!(target: "delegate::launch::thread", %error, "the line ended");
             }
@@ -68,6 +68,7 @@ pub struct LazyScope {
     purpose: String,
     sink: Sink,
     open: Open,
+    ending: Ending,
     /// Never held while something is waited for: the loop of the batch takes it too.
     state: Mutex<State>,
 }
@@ -87,7 +88,8 @@ impl fmt::Debug for LazyScope {
 
 impl LazyScope {
     fn new(purpose: String, sink: Sink, open: Open) -> Self {
-        Self { purpose, sink, open, state: Mutex::new(State::Unopened) }
+        let (ending, state) = (Ending::default(), Mutex::new(State::Unopened));
+        Self { purpose, sink, open, ending, state }
     }
 
     /// The owner of this scope; `None` where processes cannot be owned, or after its end. Asked once,
@@ -124,7 +126,9 @@ impl LazyScope {
         }
     }
 
+    /// Said to the agent first: a program of its that we end has not failed.
     pub(super) fn end(&self, grace: Duration) {
+        self.ending.announce();
         let mut state = self.lock();
         match &*state {
             State::Open(scope) => scope.end(grace),
@@ -153,6 +157,9 @@ impl LazyScope {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use delegate_child::{Agent, Failure, Session};
+    use delegate_protocol::frame::Encoder;
+    use delegate_protocol::{ParentEnd, ParentMessage, Value, spec::sample};
     use std::sync::Barrier;
 
     fn scope(open: Open) -> Arc<LazyScope> {
@@ -190,5 +197,48 @@ mod tests {
         let scope = scope(Box::new(|_, _| panic!("it was opened")));
         scope.end(Duration::ZERO);
         assert!(scope.owner().is_none());
+    }
+
+    /// Says how its session stood when its program had ended.
+    struct Follower(crossbeam_channel::Sender<bool>);
+
+    impl Agent for Follower {
+        const NAME: &'static str = "follower";
+        type Params = Value;
+        type Answer = String;
+
+        fn run(&mut self, _: Value, session: &mut Session) -> Result<String, Failure> {
+            while !session.is_interrupted() {
+                thread::yield_now();
+            }
+            self.0.send(true).unwrap();
+            Err(Failure::new("its program was killed"))
+        }
+    }
+
+    /// The line may come later than the end of the agent's program.
+    #[test]
+    fn who_is_ended_knows_it_without_a_word_on_its_line() {
+        let (tell, told) = crossbeam_channel::bounded(1);
+        let registry = Registry::default().with(move || Follower(tell.clone()));
+        let launch = Launch {
+            purpose: "test".to_owned(),
+            terminate_grace: Duration::ZERO,
+            sink: Arc::new(|_| {}),
+            waker: Arc::new(|| {}),
+        };
+        let launched = launch_for_test(&registry, launch);
+        let Line::Memory(half) = launched.line else { panic!("a thread has no socket") };
+        let begin = ParentMessage::Begin(Box::new(sample(0, Follower::NAME, "goal")));
+        let mut frame = Vec::new();
+        Encoder::<ParentEnd>::default().frame(&begin, &mut frame).unwrap();
+        assert!(half.send(frame).is_ok());
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "it runs");
+        launched.handle.end(Duration::ZERO);
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    }
+
+    fn launch_for_test(registry: &Registry, launch: Launch) -> Launched {
+        super::launch(registry, None, launch).unwrap_or_else(|_| panic!("a thread starts"))
     }
 }

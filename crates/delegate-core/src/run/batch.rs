@@ -272,6 +272,8 @@ impl Loop {
             SystemEvent::Exited(exit) => Input::Exited(exit.status),
             SystemEvent::Emptied(emptied) => Input::Emptied(emptied),
             SystemEvent::Lost => Input::Lost,
+            // Told only of what shares its owner's terminal.
+            SystemEvent::Stopped(_) => return,
             other => return tracing::warn!(target: "delegate::run", ?other, "unknown event"),
         };
         // A thread goes on when what it started has ended; of a process that is the last word.

@@ -52,6 +52,8 @@ pub struct RunRecord {
     pub title: String,
     /// `process` or `thread`.
     pub isolation: String,
+    /// Number and start time (clock ticks since boot) of the process that began it, where they are known.
+    pub process: Option<(u32, u64)>,
 }
 
 impl RunRecord {
@@ -61,7 +63,8 @@ impl RunRecord {
         let lost = status == "running" && owner.is_gone();
         let status = if lost { "unknown".to_owned() } else { status };
         let counts = Vec::new();
-        Self { id, started_at, duration_seconds, status, tasks, counts, title, isolation }
+        let process = owner.start.map(|start| (owner.pid, start));
+        Self { id, started_at, duration_seconds, status, tasks, counts, title, isolation, process }
     }
 
     pub(super) fn count(&mut self, status: &str, more: u32) {

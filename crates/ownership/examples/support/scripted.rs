@@ -101,6 +101,7 @@ fn tell(id: String) -> impl FnMut(ChildEvent) + Send + 'static {
         ChildEvent::Exited(exit) => say(format_args!("exited {id} {}", status(exit.status))),
         ChildEvent::Emptied(emptied) => say(format_args!("emptied {id} {}", emptied.left.len())),
         ChildEvent::Lost => say(format_args!("lost {id}")),
+        ChildEvent::Stopped(signal) => say(format_args!("stopped {id} {signal}")),
         other => say(format_args!("other {id} {other:?}")),
     }
 }

@@ -20,7 +20,7 @@ use crate::door::{self, Hall, Name};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line::{self, Received};
 use crate::number;
-use crate::program::{KEEPER_ROLE, Program, SUPERVISOR_ROLE, is_role};
+use crate::program::{KEEPER_ROLE, Program, SUPERVISOR_ROLE, Stand, is_role};
 use crate::protocol::{Back, Reply, Request, VERSION};
 use crate::recorder::Entry;
 use crate::sys::Pid;
@@ -311,6 +311,7 @@ fn hear(socket: OwnedFd, limit: Duration) -> Result<Option<Told>, Why> {
                 | Reply::Failed { .. }
                 | Reply::Opened { .. }
                 | Reply::Resynced { .. }
+                | Reply::Stopped { .. }
                 | Reply::Pong { .. }
                 | Reply::Recounted { .. },
             )
@@ -324,7 +325,7 @@ fn take_up(program: Program, args: Vec<OsString>, owner: u64, told: Told) -> Res
         Why::Failed(format!("{what}: {error}"), error.raw_os_error())
     };
     let Told { socket, generation, guards, backs, news, next } = told;
-    let client = Client::with(Source::Start { program, args }, None, owner);
+    let client = Client::with(Source::Start { program, args, stand: Stand::Apart }, None, owner);
     let line = Connection::new(socket)
         .map_err(|errno| failed("no event counter", &io::Error::from(errno)))?;
     line.served_by(guards);

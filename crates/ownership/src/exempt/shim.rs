@@ -54,7 +54,7 @@ fn set_up(control: &OwnedFd) -> io::Result<OwnedFd> {
     rustix::thread::set_name(c"steward")?;
     signal::ignore_terminal();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    signal::child_deaths()
+    signal::child_deaths(false)
 }
 
 /// Takes the orders, starts the job and stays with it.

@@ -63,8 +63,19 @@ mod tests {
     fn unsafe_groups_cannot_be_written_down() {
         let own = rustix::process::getpgrp().as_raw_nonzero().get();
         let parent = rustix::process::getppid().expect("parent").as_raw_nonzero().get();
-        for refused in [i32::MIN, -1, 0, 1, own, parent, i32::MAX] {
-            assert!(Group::led_by(refused, "", &[]).is_err(), "{refused}");
+        // Each by its own check: without it another one, or none, would answer.
+        let why = |leader, guards: &[Pid]| match Group::led_by(leader, "", guards) {
+            Ok(group) => format!("{group:?} is adopted"),
+            Err(error) => error.detail,
+        };
+        for none in [i32::MIN, -1, 0, 1] {
+            assert_eq!(why(none, &[]), "it is no group of its own", "{none}");
+        }
+        assert_eq!(why(own, &[]), "it is the group of the owner");
+        assert_eq!(why(i32::MAX, &[]), "its leader is gone");
+        // The parent may share our group, or be init's.
+        if parent != own && parent > 1 {
+            assert_eq!(why(parent, &[]), "the owner descends from its leader");
         }
         use std::os::unix::process::CommandExt;
         let start = |group: Option<i32>| {
@@ -76,15 +87,16 @@ mod tests {
             sleep.arg("60").spawn().expect("sleep")
         };
         let (mut member, mut leader) = (start(None), start(Some(0)));
-        assert!(Group::led_by(member.id().cast_signed(), "", &[]).is_err(), "it leads none");
+        let leads_none = "no process of this number leads a group";
+        assert_eq!(why(member.id().cast_signed(), &[]), leads_none);
         let number = leader.id().cast_signed();
-        assert!(Group::led_by(number, "", &[number]).is_err(), "a guard");
+        assert_eq!(why(number, &[number]), "it is the group of a guard");
         let group = Group::led_by(number, "", &[]).expect("a group");
         assert_eq!((group.adopted.leader, group.adopted.session), (number, false));
         for child in [&mut member, &mut leader] {
             child.kill().expect("kill");
             child.wait().expect("wait");
         }
-        assert!(Group::led_by(number, "", &[]).is_err(), "it is reaped");
+        assert_eq!(why(number, &[]), "its leader is gone", "it is reaped");
     }
 }

@@ -17,7 +17,7 @@
 //! | 44..60 | of the header: boot id |
 //! | 60..64 | CRC-32 (IEEE) of all before |
 
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::{BootId, Identity};
 
 /// Bytes of a record.
@@ -138,6 +138,20 @@ pub enum Event {
     },
     /// The owner executed another program, which has taken up what it had.
     Reattached,
+    /// A release command was run, or was to be.
+    Released {
+        /// The spawn id of the scope that it is of.
+        spawn: u64,
+        /// What became of it.
+        released: Released,
+    },
+    /// A program was started without the cgroup that it was to have.
+    NoCgroup {
+        /// Its spawn id.
+        spawn: u64,
+        /// The error number of what failed.
+        errno: i32,
+    },
 }
 
 /// What a journal says.
@@ -180,7 +194,7 @@ fn is_sound(record: &[u8; RECORD_BYTES]) -> bool {
 }
 
 const HEADER: u8 = 0;
-const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=11;
+const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=13;
 
 /// The numbers of a record, before and after the bytes.
 #[derive(Default)]
@@ -250,12 +264,7 @@ fn fields_of(event: Event) -> Fields {
             Fields { spawn, pid, start, inode, ..with(1) }
         }
         Event::Exited { spawn, pid, status } => {
-            let (detail, value) = match status {
-                ExitStatus::Code(code) => (0, code),
-                ExitStatus::Signal { signal, core_dumped: false } => (1, signal),
-                ExitStatus::Signal { signal, core_dumped: true } => (2, signal),
-                ExitStatus::Unknown => (3, 0),
-            };
+            let (detail, value) = status_numbers(status);
             Fields { spawn, pid, detail, value, ..with(2) }
         }
         Event::Emptied { spawn, leftovers } => {
@@ -273,23 +282,42 @@ fn fields_of(event: Event) -> Fields {
         }
         Event::NoDoor { errno } => Fields { value: errno, ..with(10) },
         Event::Reattached => with(11),
+        Event::Released { spawn, released } => {
+            let (detail, value) = match released {
+                Released::Ended(status) => status_numbers(status),
+                Released::TimedOut => (4, 0),
+                Released::NotStarted { errno } => (5, errno),
+            };
+            Fields { spawn, detail, value, ..with(12) }
+        }
+        Event::NoCgroup { spawn, errno } => Fields { spawn, value: errno, ..with(13) },
     }
+}
+
+fn status_numbers(status: ExitStatus) -> (u8, i32) {
+    match status {
+        ExitStatus::Code(code) => (0, code),
+        ExitStatus::Signal { signal, core_dumped: false } => (1, signal),
+        ExitStatus::Signal { signal, core_dumped: true } => (2, signal),
+        ExitStatus::Unknown => (3, 0),
+    }
+}
+
+fn status_of(detail: u8, value: i32) -> Option<ExitStatus> {
+    Some(match detail {
+        0 => ExitStatus::Code(value),
+        1 => ExitStatus::Signal { signal: value, core_dumped: false },
+        2 => ExitStatus::Signal { signal: value, core_dumped: true },
+        3 => ExitStatus::Unknown,
+        _ => return None,
+    })
 }
 
 fn event_of(fields: &Fields) -> Option<Event> {
     let Fields { kind, detail, spawn, start, inode, pid, value } = *fields;
     Some(match kind {
         1 => Event::Started { spawn, pid, start, inode },
-        2 => {
-            let status = match detail {
-                0 => ExitStatus::Code(value),
-                1 => ExitStatus::Signal { signal: value, core_dumped: false },
-                2 => ExitStatus::Signal { signal: value, core_dumped: true },
-                3 => ExitStatus::Unknown,
-                _ => return None,
-            };
-            Event::Exited { spawn, pid, status }
-        }
+        2 => Event::Exited { spawn, pid, status: status_of(detail, value)? },
         3 => Event::Emptied { spawn, leftovers: value.cast_unsigned() },
         4 => Event::Left { spawn, pid },
         5 => Event::OwnerGone,
@@ -299,6 +327,15 @@ fn event_of(fields: &Fields) -> Option<Event> {
         9 => Event::KillSent { spawn, pid, signal: value, why: why_of(detail)? },
         10 => Event::NoDoor { errno: value },
         11 => Event::Reattached,
+        12 => {
+            let released = match detail {
+                4 => Released::TimedOut,
+                5 => Released::NotStarted { errno: value },
+                _ => Released::Ended(status_of(detail, value)?),
+            };
+            Event::Released { spawn, released }
+        }
+        13 => Event::NoCgroup { spawn, errno: value },
         _ => return None,
     })
 }

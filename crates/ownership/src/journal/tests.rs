@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use proptest::prelude::*;
 
 use super::*;
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 
 fn owner() -> Identity {
     Identity::own()
@@ -20,7 +20,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let (spawn, number, wide) = (any::<u64>(), any::<u32>(), any::<u64>());
     const WHYS: [Why; 5] =
         [Why::Asked, Why::OwnerGone, Why::Leftover, Why::GraceOver, Why::Unattributed];
-    (0..12_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
+    (0..16_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
         .prop_map(|(kind, spawn, pid, wide, value, flag, why)| match kind {
             0 => Event::Started { spawn, pid, start: wide, inode: !wide },
             1 => Event::Exited { spawn, pid, status: ExitStatus::Code(value) },
@@ -36,6 +36,13 @@ fn any_event() -> impl Strategy<Value = Event> {
             8 => Event::Takeover { pid, generation: value.cast_unsigned() },
             9 => Event::NoDoor { errno: value },
             10 => Event::Reattached,
+            11 => Event::Released { spawn, released: Released::TimedOut },
+            12 => Event::Released { spawn, released: Released::NotStarted { errno: value } },
+            13 => {
+                let status = ExitStatus::Signal { signal: value, core_dumped: flag };
+                Event::Released { spawn, released: Released::Ended(status) }
+            }
+            14 => Event::NoCgroup { spawn, errno: value },
             _ => Event::KillSent { spawn, pid, signal: value, why },
         })
 }

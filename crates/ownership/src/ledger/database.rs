@@ -16,7 +16,31 @@ const BETWEEN: char = '\u{1f}';
 
 /// The row of an owner, made if there is none.
 pub(super) fn owner_id(transaction: &Transaction<'_>, owner: &Identity) -> rusqlite::Result<i64> {
+    if let Some(id) = find_owner(transaction, owner)? {
+        return Ok(id);
+    }
     let Identity { boot, pid, start, inode, namespace, cgroup } = owner;
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO owners (boot, namespace, pid, start, inode) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    insert.execute(params![
+        boot.map(|boot| boot.to_string()).unwrap_or_default(),
+        signed(namespace.unwrap_or(0)),
+        pid,
+        signed(start.unwrap_or(0)),
+        signed(inode.unwrap_or(0)),
+    ])?;
+    let id = transaction.last_insert_rowid();
+    transaction.execute("UPDATE owners SET cgroup = ?2 WHERE id = ?1", params![id, cgroup])?;
+    Ok(id)
+}
+
+/// The row of an owner, if there is one.
+pub(super) fn find_owner(
+    connection: &Connection,
+    owner: &Identity,
+) -> rusqlite::Result<Option<i64>> {
+    let Identity { boot, pid, start, inode, namespace, .. } = owner;
     let key = params![
         boot.map(|boot| boot.to_string()).unwrap_or_default(),
         signed(namespace.unwrap_or(0)),
@@ -24,20 +48,11 @@ pub(super) fn owner_id(transaction: &Transaction<'_>, owner: &Identity) -> rusql
         signed(start.unwrap_or(0)),
         signed(inode.unwrap_or(0)),
     ];
-    let mut find = transaction.prepare_cached(
+    let mut find = connection.prepare_cached(
         "SELECT id FROM owners
          WHERE boot = ?1 AND namespace = ?2 AND pid = ?3 AND start = ?4 AND inode = ?5",
     )?;
-    if let Some(id) = find.query_row(key, |row| row.get(0)).optional()? {
-        return Ok(id);
-    }
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO owners (boot, namespace, pid, start, inode) VALUES (?1, ?2, ?3, ?4, ?5)",
-    )?;
-    insert.execute(key)?;
-    let id = transaction.last_insert_rowid();
-    transaction.execute("UPDATE owners SET cgroup = ?2 WHERE id = ?1", params![id, cgroup])?;
-    Ok(id)
+    find.query_row(key, |row| row.get(0)).optional()
 }
 
 /// The owner that had this number and start time in this boot and pid namespace.
@@ -313,10 +328,13 @@ pub(super) fn by_word(by: EndedBy) -> &'static str {
         EndedBy::Keeper => "keeper",
         EndedBy::Itself => "itself",
         EndedBy::Janitor => "janitor",
+        EndedBy::Watchdog => "watchdog",
     }
 }
 
-fn by_of(word: Option<&str>) -> Option<EndedBy> {
-    use EndedBy::{Itself, Janitor, Keeper, Owner, Supervisor};
-    [Owner, Supervisor, Keeper, Itself, Janitor].into_iter().find(|by| Some(by_word(*by)) == word)
+pub(super) fn by_of(word: Option<&str>) -> Option<EndedBy> {
+    use EndedBy::{Itself, Janitor, Keeper, Owner, Supervisor, Watchdog};
+    [Owner, Supervisor, Keeper, Itself, Janitor, Watchdog]
+        .into_iter()
+        .find(|by| Some(by_word(*by)) == word)
 }

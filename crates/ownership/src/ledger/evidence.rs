@@ -133,6 +133,11 @@ fn has_ended(handle: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
+/// The inode of the pidfd of whoever has this number now, where the kernel gives each its own.
+pub(crate) fn inode_of(pid: u32) -> Option<u64> {
+    look_at(pid).1.and_then(|handle| identity::pidfd_inode(handle.as_fd()))
+}
+
 /// What is left of a process that was written down.
 #[must_use]
 pub fn standing(recorded: &Identity) -> Standing {

@@ -12,7 +12,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use super::database::{self, Event as Line, Known, Which};
 use super::evidence::{Standing, standing};
 use super::row::{End, EndedBy, Intent, Policy, Row, State};
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::{self, Identity};
 use crate::journal::{self, Contents, Event, Finished, Guard, Record, Why};
 
@@ -115,11 +115,26 @@ fn apply(
     let id = database::owner_id(transaction, owner)?;
     let known = database::known(transaction, id, owner)?;
     let mut living = database::select(transaction, &Which::Living)?;
+    continue_rows(&mut living, &known, owner, contents);
+    for row in &living {
+        let id = database::owner_id(transaction, &row.owner)?;
+        database::upsert(transaction, id, row)?;
+    }
+    for record in &contents.records {
+        if let Some(line) = line(record, id) {
+            database::note(transaction, &line)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a journal says goes into rows, and those that were never written are made.
+fn continue_rows(living: &mut Vec<Row>, known: &Known, owner: &Identity, contents: &Contents) {
     for (spawn, tale) in tales(&contents.records) {
         let is_it = |row: &&mut Row| is_about(row, owner, spawn, &tale);
         if let Some(row) = living.iter_mut().find(is_it) {
             continue_row(row, &tale);
-        } else if tale.started.is_some() && !is_known(&known, spawn, &tale) {
+        } else if tale.started.is_some() && !is_known(known, spawn, &tale) {
             // Its intent was never written: the ledger was late and the owner died.
             let intent =
                 Intent::new(spawn, Path::new(""), &[]).purpose("known from a journal only");
@@ -137,16 +152,26 @@ fn apply(
         let its = its.filter(is_over);
         its.for_each(|row| row.finish(None, ended_by(guard), "its owner was gone", at));
     }
-    for row in &living {
-        let id = database::owner_id(transaction, &row.owner)?;
-        database::upsert(transaction, id, row)?;
-    }
-    for record in &contents.records {
-        if let Some(line) = line(record, id) {
-            database::note(transaction, &line)?;
+}
+
+/// Living rows as they would be after a folding. Nothing is written, no journal goes.
+pub(super) fn preview(connection: &Connection, dir: &Path) -> Result<Vec<Row>, String> {
+    let said = |error: &dyn std::fmt::Display| format!("{}: {error}", dir.display());
+    let read = |error: rusqlite::Error| error.to_string();
+    let mut rows = database::select(connection, &Which::Living).map_err(read)?;
+    for path in journal::files(dir).map_err(|error| said(&error))? {
+        if owner_lives(&path) {
+            continue;
         }
+        let Ok(Some(finished)) = Finished::take(&path) else { continue };
+        let is_over = |owner: &Identity| standing(owner).has_ended();
+        let Some(owner) = finished.contents.owner.clone().filter(is_over) else { continue };
+        let id = database::find_owner(connection, &owner).map_err(read)?.unwrap_or(-1);
+        let known = database::known(connection, id, &owner).map_err(read)?;
+        continue_rows(&mut rows, &known, &owner, &finished.contents);
     }
-    Ok(())
+    rows.retain(|row| row.state != State::Ended);
+    Ok(rows)
 }
 
 /// What a journal says of one child.
@@ -158,6 +183,7 @@ struct Tale {
     exit: Option<ExitStatus>,
     is_empty: bool,
     left: u32,
+    released: Option<Released>,
     killed: Option<(EndedBy, &'static str)>,
 }
 
@@ -169,11 +195,13 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::Exited { spawn, .. }
             | Event::Emptied { spawn, .. }
             | Event::Left { spawn, .. }
-            | Event::KillSent { spawn, .. } => spawn,
+            | Event::KillSent { spawn, .. }
+            | Event::Released { spawn, .. } => spawn,
             Event::OwnerGone
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
+            | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
             | Event::Reattached => continue,
         };
@@ -184,6 +212,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             Event::Exited { status, .. } => tale.exit = Some(status),
             Event::Emptied { .. } => tale.is_empty = true,
             Event::Left { .. } => tale.left += 1,
+            Event::Released { released, .. } => tale.released = Some(released),
             Event::KillSent { why, .. } => {
                 let by = if why == Why::Asked { EndedBy::Owner } else { ended_by(*guard) };
                 // A leftover of a child that had ended by itself does not say who ended the child.
@@ -195,6 +224,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::SweepBegun
             | Event::SweepEnded { .. }
             | Event::Takeover { .. }
+            | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
             | Event::Reattached => {}
         }
@@ -243,6 +273,7 @@ fn continue_row(row: &mut Row, tale: &Tale) {
     let end = (tale.left > 0).then_some(End::Left(tale.left));
     if tale.is_empty || end.is_some() {
         row.finish(end, EndedBy::Itself, "", tale.last);
+        row.released(tale.released);
     }
 }
 
@@ -253,20 +284,30 @@ fn swept(records: &[Record]) -> Option<(Guard, u64)> {
     })
 }
 
-fn ended_by(guard: Guard) -> EndedBy {
+pub(super) fn ended_by(guard: Guard) -> EndedBy {
     match guard {
         Guard::Keeper => EndedBy::Keeper,
         Guard::Supervisor => EndedBy::Supervisor,
     }
 }
 
-fn words(why: Why) -> &'static str {
+pub(super) fn words(why: Why) -> &'static str {
     match why {
         Why::Asked => "asked",
         Why::OwnerGone => "its owner was gone",
         Why::Leftover => "left behind by its scope",
         Why::GraceOver => "its grace was over",
         Why::Unattributed => "nobody's",
+    }
+}
+
+pub(super) fn sent(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGKILL => "sent KILL",
+        libc::SIGTERM => "sent TERM",
+        libc::SIGCONT => "sent CONT",
+        libc::SIGSTOP => "sent STOP",
+        _ => "sent a signal",
     }
 }
 
@@ -281,20 +322,18 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { left: 0 } => line("sweep ended, nothing left", None),
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
+        Event::NoCgroup { spawn, .. } => Line { spawn: Some(spawn), ..line("no cgroup", None) },
         Event::NoDoor { .. } => line("no directory to be found in after an exec", None),
         Event::Reattached => line("owner re-attached after an exec", None),
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },
         Event::KillSent { spawn, pid, signal, why } => {
-            let what = match signal {
-                libc::SIGKILL => "sent KILL",
-                libc::SIGTERM => "sent TERM",
-                libc::SIGCONT => "sent CONT",
-                libc::SIGSTOP => "sent STOP",
-                _ => "sent a signal",
-            };
+            let what = sent(signal);
             Line { spawn: Some(spawn), detail: words(why), ..line(what, Some(pid)) }
         }
-        Event::Started { .. } | Event::Exited { .. } | Event::Emptied { .. } => return None,
+        Event::Started { .. }
+        | Event::Exited { .. }
+        | Event::Emptied { .. }
+        | Event::Released { .. } => return None,
     })
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::row::now_ms;
 use super::schema::{self, Found, VERSION};
@@ -130,6 +130,15 @@ fn prepare(connection: &mut Connection, suspect: bool) -> rusqlite::Result<Found
         }
     }
     Ok(found)
+}
+
+/// A connection for what is rare and must be synced. Never makes the file: the writer does.
+pub(super) fn reopen(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait_a_little))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    Ok(connection)
 }
 
 /// Waits for another writer, [`BUSY`] in all: a commit takes a tenth of a ms, so first in small steps. SQLite's own

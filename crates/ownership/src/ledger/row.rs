@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::redact;
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Released};
 use crate::identity::Identity;
 
 /// What is about to be started. Nothing of its environment is kept; its arguments are redacted here.
@@ -100,7 +100,7 @@ pub enum End {
     Exited(ExitStatus),
     /// It is gone; how is not known.
     Lost,
-    /// So many of its scope cannot die, or were let live.
+    /// So many of its scope cannot die. (Those that were let live keep the row running.)
     Left(u32),
     /// It was never started.
     NotStarted,
@@ -120,6 +120,8 @@ pub enum EndedBy {
     Itself,
     /// The janitor, on evidence.
     Janitor,
+    /// The watchdog of an owner whose loop did not turn any more.
+    Watchdog,
 }
 
 /// One child.
@@ -194,6 +196,14 @@ impl Row {
         self.blame(by, why);
     }
 
+    /// Says that its release command failed, if it did, behind why it ended.
+    pub(super) fn released(&mut self, released: Option<Released>) {
+        if let Some(failed) = released.filter(|released| !released.succeeded()) {
+            let between = if self.why.is_empty() { "" } else { "; " };
+            self.why += &format!("{between}its release command {failed}");
+        }
+    }
+
     /// Says who ends it, and why. The first one to do so stays.
     pub(super) fn blame(&mut self, by: EndedBy, why: &str) {
         if self.ended_by.is_none() {
@@ -210,6 +220,6 @@ pub(super) fn unix_ms(time: SystemTime) -> u64 {
 }
 
 /// Now, by the wall clock.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     unix_ms(SystemTime::now())
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{Adopted, Back, Image, MAX_FDS, MAX_NAMED, Order};
+use crate::containment::Containment;
 use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
-use crate::spawn::Leftovers;
+use crate::spawn::{Joins, Leftovers};
 
 #[derive(Default)]
 pub(super) struct Writer {
@@ -56,7 +57,8 @@ impl Writer {
     }
 
     pub(super) fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release } = order;
+        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, .. } = order;
+        let Order { containment, joins, .. } = order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -75,7 +77,13 @@ impl Writer {
             None => self.byte(0),
             Some(line) => self.byte(1).signed(*line),
         };
-        self.duration(*grace).leftovers(*leftovers).deadline(*release)
+        self.duration(*grace).leftovers(*leftovers).deadline(*release).byte(*containment as u8);
+        match joins {
+            None => self.byte(0),
+            Some(Joins { group, ignored, blocked }) => {
+                self.byte(1).signed(*group).long(*ignored).long(*blocked)
+            }
+        }
     }
 
     pub(super) fn adopted(&mut self, group: &Adopted) -> &mut Self {
@@ -222,7 +230,13 @@ impl<'a> Reader<'a> {
             grace: self.duration()?,
             leftovers: self.leftovers()?,
             release: self.deadline()?,
+            containment: Containment::ALL.get(usize::from(self.byte()?)).copied()?,
+            joins: if self.flag()? { Some(self.joins()?) } else { None },
         })
+    }
+
+    fn joins(&mut self) -> Option<Joins> {
+        Some(Joins { group: self.signed()?, ignored: self.long()?, blocked: self.long()? })
     }
 
     pub(super) fn adopted(&mut self) -> Option<Adopted> {

@@ -103,6 +103,7 @@ impl Supervisor {
         inherited.paused = row.has(Flag::Paused);
         inherited.told = row.has(Flag::ToldEmptied);
         inherited.policy = row.policy();
+        inherited.joined = row.has(Flag::Joined);
         inherited.once_empty = row.has(Flag::OnceEmpty);
         inherited.alarm = inherited.once_empty.then_some(now);
         inherited.release = match (row.released, row.release) {

@@ -119,6 +119,7 @@ fn word(reply: &Reply) -> Option<(u64, &'static str)> {
         Reply::Hello { .. }
         | Reply::Leaving
         | Reply::Resynced { .. }
+        | Reply::Stopped { .. }
         | Reply::Pong { .. }
         | Reply::Returned(_)
         | Reply::Recounted { .. } => None,

@@ -38,6 +38,7 @@ impl Supervisor {
                 let scope = self.registry.add(line, order.id, Root::Starting, order.grace);
                 if let Some(scope) = self.registry.get_mut(scope) {
                     scope.policy = order.leftovers;
+                    scope.joined = order.joins.is_some();
                     scope.release = order.release.map_or(Release::None, Release::Due);
                 }
                 effects.push(Effect::Spawn { scope, order, fds });

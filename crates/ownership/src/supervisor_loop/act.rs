@@ -1,5 +1,6 @@
 //! What the supervisor does: each effect of [`crate::supervisor`] in its own function.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -9,7 +10,6 @@ use super::voice::{Line, Word};
 use super::{Loop, START_FILES, now};
 use crate::exit::Process;
 use crate::journal;
-use crate::launch::{self, Setting};
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::peer::{Held, Note};
@@ -43,7 +43,7 @@ impl Loop {
                 wait::reap(pid);
                 self.handles.remove(&pid);
             }
-            Effect::Forget { scope } => self.forget(scope),
+            Effect::Forget { scope } => return self.forget(scope).into_iter().collect(),
             Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
             Effect::Adopt { scope, group, handle } => self.own_group(scope, group, handle),
             Effect::LetGoOnceEmpty { scope } => return self.let_go_once_empty(scope),
@@ -62,13 +62,13 @@ impl Loop {
     }
 
     fn exit(&mut self) {
-        self.done = !self.peer_is_busy();
+        self.done = !self.peer_is_busy() && self.tier.is_done();
         if self.done {
             self.write_down(journal::Event::SweepEnded { left: 0 });
         }
     }
 
-    fn forget(&mut self, scope: ScopeId) {
+    fn forget(&mut self, scope: ScopeId) -> Option<Event> {
         // Its last words may have to wait for room.
         if let Some(line) = self.lines.remove(&scope) {
             self.parting.push(line);
@@ -84,6 +84,7 @@ impl Loop {
         }
         self.met.remove(&scope);
         self.forget_row(scope);
+        self.leave_cell(scope)
     }
 
     fn spawn(&mut self, scope: ScopeId, order: &Order, mut fds: Vec<OwnedFd>) -> Event {
@@ -122,15 +123,7 @@ impl Loop {
         fds: &[OwnedFd],
         theirs: Option<&OwnedFd>,
     ) -> Event {
-        let setting = Setting {
-            null: self.null.as_fd(),
-            open_files: self.open_files,
-            subreaper: !self.off.subreaper,
-            oom_score: self.oom_score.as_deref(),
-            words: (self.table.pid_word(slot), self.table.failed_word(slot)),
-        };
-        let tag = format!("{}:{}", self.owner_identity, scope.0);
-        match launch::start_order(order, fds, theirs, &tag, &setting) {
+        match self.start_contained(scope, slot, order, fds, theirs) {
             Ok((pid, pidfd)) => {
                 self.die_at("cloned");
                 self.handles.insert(pid, pidfd);
@@ -146,9 +139,10 @@ impl Loop {
     pub(super) fn claim(&mut self, scope: ScopeId) -> Option<Slot> {
         let found = self.machine.registry().get(scope)?;
         let (parent, id, grace) = (found.parent, found.id, found.grace);
-        let (policy, release) = (found.policy, found.release);
+        let (policy, release, joined) = (found.policy, found.release, found.joined);
         let slot = self.table.claim(self.generation, scope, parent, id, grace)?;
         self.table.set_policy(slot, policy);
+        self.table.flag(slot, Flag::Joined, joined);
         if let Release::Due(deadline) = release {
             self.table.set_release(slot, deadline);
         }
@@ -190,6 +184,7 @@ impl Loop {
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => {}
@@ -227,6 +222,7 @@ impl Loop {
             | Reply::Emptied { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => None,
@@ -299,6 +295,9 @@ impl Loop {
         if self.is_foster(scope) {
             members.extend(self.foster_members(scope));
         }
+        let known: HashSet<_> = members.iter().map(Member::identity).collect();
+        let celled = self.cell_members(scope).into_iter();
+        members.extend(celled.filter(|member| !known.contains(&member.identity())));
         members
     }
 
@@ -335,6 +334,7 @@ impl Loop {
     }
 
     fn walk(&mut self, scope: ScopeId) -> Vec<Event> {
+        let frozen = self.freeze(scope);
         let members = self.members(scope);
         let nobody = members.is_empty();
         let signals = self.term_and_cont();
@@ -348,6 +348,9 @@ impl Loop {
             member.send(signals);
             found.push(member.stat.process(member.pid));
         }
+        if let Some(cell) = frozen {
+            cell.thaw();
+        }
         let met = found.iter().map(|process| process.pid.cast_signed());
         self.write_down_signal(scope, libc::SIGTERM, met.collect::<Vec<_>>());
         let found = Event::Found { scope, members: found };
@@ -360,6 +363,7 @@ impl Loop {
             return Vec::new();
         }
         let mut events = Vec::new();
+        self.kill_cells(scopes);
         let members = self.stop_all(scopes);
         for member in &members {
             member.send(&[libc::SIGKILL]);

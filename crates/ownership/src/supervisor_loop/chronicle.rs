@@ -25,7 +25,7 @@ pub(super) type Sent = HashSet<(Pid, i32)>;
 /// The journal of the owner that this handle stands for; `None` where none is asked for or none can be.
 pub(super) fn open(owner: &std::os::fd::OwnedFd) -> Option<Journal> {
     use std::os::fd::AsFd;
-    let dir = std::env::var_os(JOURNAL)?;
+    let dir = std::env::var_os(JOURNAL).filter(|_| !crate::hook::is_off("journal"))?;
     let pid = identity::pid_of(owner.as_fd())?;
     Journal::open(Path::new(&dir), &Identity::of(pid.cast_unsigned(), owner.as_fd())).ok()
 }
@@ -57,6 +57,11 @@ impl Loop {
 
     /// What is about to be told of a child.
     pub(super) fn write_down_reply(&self, slot: Slot, reply: &Reply) {
+        if let Reply::Emptied { id, emptied } = reply
+            && let Some(released) = emptied.release
+        {
+            self.write_down(Event::Released { spawn: *id, released });
+        }
         match reply {
             Reply::Exited { id, exit } => {
                 let pid = self.table.read(slot).map_or(0, |row| row.pid.cast_unsigned());
@@ -79,6 +84,7 @@ impl Loop {
             | Reply::Opened { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => {}

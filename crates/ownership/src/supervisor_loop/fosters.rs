@@ -6,13 +6,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::Loop;
 use super::groups::FIRST_MARK;
+use super::{Loop, set_up};
 use crate::exit::{Exit, ExitStatus, Usage};
 use crate::identity::{self, Stat};
 use crate::launch;
 use crate::membership::Member;
 use crate::peer::Held;
+use crate::program::Stand;
 use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
@@ -34,6 +35,15 @@ impl Loop {
         let same = if start == 0 { self.tag_of(pid) == Some(scope) } else { stat.start == start };
         if same {
             self.fosters.insert(scope, Foster { handle, member: Member { pid, stat } });
+            self.meet_early(scope);
+        }
+    }
+
+    /// In the owner's group a root may end in the moment in which its owner does: the kernel hangs up a group that
+    /// nobody can let go on. Who stands below it is held before that, since not all have a mark.
+    fn meet_early(&mut self, scope: ScopeId) {
+        if set_up::role_numbers().stand == Stand::Near {
+            self.foster_members(scope);
         }
     }
 
@@ -72,6 +82,7 @@ impl Loop {
         }
         if let Some((handle, member)) = held {
             self.fosters.insert(scope, Foster { handle, member });
+            self.meet_early(scope);
         }
         self.find_lost_fosters();
     }
@@ -114,7 +125,8 @@ impl Loop {
             same.then_some(Member { pid: member.pid, stat: now })
         });
         let met: Vec<_> = met.collect();
-        let tops = root.into_iter().chain(self.marked(scope)).chain(met);
+        let celled = self.cell_members(scope);
+        let tops = root.into_iter().chain(self.marked(scope)).chain(met).chain(celled);
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
@@ -167,13 +179,18 @@ impl Loop {
 
     /// Scopes that the marks of living processes name and that neither guard knows. What the owner has
     /// started itself is no stray.
-    pub(super) fn strays(&self) -> Vec<ScopeId> {
+    pub(super) fn strays(&mut self) -> Vec<ScopeId> {
+        let celled = self.celled();
         let mut known: HashSet<_> = self.machine.registry().iter().map(|(id, _)| id).collect();
         if let Some(peer) = &self.peer {
             known.extend(self.table.rows(peer.generation).iter().map(|row| row.scope));
         }
         let is_stray = |tag: &ScopeId| !known.contains(tag) && tag.0 < FIRST_MARK;
-        self.read_marks().into_keys().filter(is_stray).collect()
+        let mut strays: Vec<_> =
+            self.read_marks().into_keys().chain(celled).filter(is_stray).collect();
+        strays.sort_unstable();
+        strays.dedup();
+        strays
     }
 
     /// The scope that a process's environment names, if it is one of ours.

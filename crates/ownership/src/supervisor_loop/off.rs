@@ -9,6 +9,10 @@ use crate::succession::Role;
 /// two: `STEP` or `STEP:TURN`.
 const TEST_DIE_AT: &str = "OWNERSHIP_TEST_DIE_AT";
 
+/// For tests only: which guards kill themselves while they set themselves up, how many of them, and a directory
+/// in which they count: `stage|keeper|supervisor:COUNT:DIR`.
+const TEST_SET_UP: &str = "OWNERSHIP_TEST_SET_UP";
+
 /// What is switched off, in tests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Off {
@@ -30,6 +34,8 @@ pub(super) struct Off {
     pub(super) mirror: bool,
     /// A supervisor that does not begin to end everything is waited for.
     pub(super) mark: bool,
+    /// Cgroups are not frozen for a TERM.
+    pub(super) freeze: bool,
     /// Whoever knocks is the owner.
     pub(super) credentials: bool,
     pub(super) die_at: Option<(String, u64)>,
@@ -49,6 +55,7 @@ impl Off {
             table: is_off("table"),
             mirror: is_off("mirror"),
             mark: is_off("mark"),
+            freeze: is_off("freeze"),
             credentials: is_off("credentials"),
             die_at: setting(TEST_DIE_AT).map(|step| match step.split_once(':') {
                 Some((step, turn)) => (step.to_owned(), turn.parse().unwrap_or(1)),
@@ -64,4 +71,23 @@ pub(super) fn fail_at_start() -> io::Result<()> {
         std::process::abort();
     }
     if is_off("exit-at-start") { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+}
+
+/// For tests only: this guard dies here, if it is one of those that are to.
+pub(super) fn die_in_set_up(point: &str) {
+    let Some(setting) = setting(TEST_SET_UP) else { return };
+    let mut parts = setting.splitn(3, ':');
+    let (Some(at), Some(count), Some(dir)) = (parts.next(), parts.next(), parts.next()) else {
+        return;
+    };
+    let count: u32 = count.parse().unwrap_or(0);
+    let claim = |number: u32| {
+        let file = std::path::Path::new(dir).join(format!("death-{number}"));
+        std::fs::File::create_new(file).is_ok()
+    };
+    if at == point && (1..=count).any(claim) {
+        // A process may signal itself.
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
 }

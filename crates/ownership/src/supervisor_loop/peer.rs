@@ -12,7 +12,7 @@ use crate::journal;
 use crate::launch;
 use crate::line::{self, Received};
 use crate::peer::{Held, Note};
-use crate::program::SUPERVISOR_ROLE;
+use crate::program::{RoleNumbers, SUPERVISOR_ROLE};
 use crate::registry::ScopeId;
 use crate::succession::{Gone, Role, Step};
 use crate::supervisor::{Event, Unknown};
@@ -272,7 +272,7 @@ impl Loop {
         let unknown = children
             .into_iter()
             .filter(|pid| !roots.contains(pid) && !self.machine.registry().knows(*pid))
-            .map(|pid| Unknown { pid, tag: self.tag_of(pid) })
+            .map(|pid| Unknown { pid, tag: self.scope_of(pid) })
             .collect();
         let suspects = roots.into_iter().filter(|pid| wait::look_at(*pid).is_some()).collect();
         (unknown, suspects)
@@ -330,8 +330,8 @@ impl Loop {
         // An owner that executed another program has closed its end: then its death is all that counts.
         let closed = line::pair().ok()?.0;
         let control = self.lines.get(&ScopeId::ALL).map_or(&closed, |line| &line.socket);
-        let role = format!("{SUPERVISOR_ROLE}={}.{}", self.generation, set_up::owner_number());
-        let mut argv = vec![b"minder".to_vec(), role.into_bytes()];
+        let role = RoleNumbers { before: self.generation, ..set_up::role_numbers() };
+        let mut argv = vec![b"minder".to_vec(), role.argument(SUPERVISOR_ROLE).into_bytes()];
         argv.extend(set_up::trailing_args());
         self.table.set_keeper(self.generation);
         let fds = [

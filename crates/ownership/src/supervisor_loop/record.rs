@@ -42,6 +42,7 @@ impl Loop {
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
+            | Reply::Stopped { .. }
             | Reply::Pong { .. }
             | Reply::Returned(_)
             | Reply::Recounted { .. } => None,

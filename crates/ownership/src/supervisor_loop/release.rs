@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::Loop;
+use crate::containment::Containment;
 use crate::exit::Released;
 use crate::line;
 use crate::protocol::{Command, Failure, Image, Order};
@@ -61,5 +62,7 @@ fn order(command: Command, child: Pid) -> Order {
         grace: Duration::ZERO,
         leftovers: Leftovers::Kill,
         release: None,
+        containment: Containment::Auto,
+        joins: None,
     }
 }

@@ -1,7 +1,8 @@
 //! How a guard begins: from the descriptors that it inherited to a loop that runs.
 //!
 //! The keeper's first stage leaves in a copy, so that the owner's process sees no child that it did not
-//! start; the keeper then starts the supervisor, which is its child.
+//! start; the keeper then starts the supervisor, which is its child. Near its owner ([`Stand::Near`]) the
+//! keeper is the owner's child itself, and has no session of its own.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -10,14 +11,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use super::containment::Tier;
 use super::door::Doorway;
-use super::off::{Off, fail_at_start};
+use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
 use super::{IDLE_LIMIT, Loop, chronicle, now};
 use crate::hook;
 use crate::identity::{self, Stat};
 use crate::membership::{Protected, Source};
+use crate::program::{RoleNumbers, Stand};
 use crate::protocol::{MAX_INLINE, Reply, VERSION};
 use crate::registry::ScopeId;
 use crate::succession::{Role, Succession};
@@ -34,7 +37,12 @@ pub(crate) fn run_keeper() -> ExitCode {
     let [Some(control), Some(owner)] = fds else { return ExitCode::from(2) };
     run(|| {
         cut_off(&[&control, &owner], 5)?;
+        die_in_set_up("stage");
+        if role_numbers().stand == Stand::Near {
+            return Loop::keeper(control, owner);
+        }
         process::go_on_in_a_copy()?;
+        die_in_set_up("keeper");
         // Fails only if the stage's parent leads us already; then we are in a session of our own.
         // detached-spawn: ok — the guards themselves must outlive their owner, to end what that left
         let _ = rustix::process::setsid();
@@ -51,6 +59,7 @@ pub(crate) fn run_supervisor() -> ExitCode {
     run(|| {
         cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
         fail_at_start()?;
+        die_in_set_up("supervisor");
         Loop::supervisor(control, owner, link, table, keeper)
     })
 }
@@ -77,7 +86,7 @@ impl Loop {
     fn keeper(control: OwnedFd, owner: OwnedFd) -> io::Result<Self> {
         show_as("warden");
         let table = Table::create()?;
-        table.numbered_up_to(generation_before());
+        table.numbered_up_to(role_numbers().before);
         let mut keeper = Self::new(Role::Keeper, control, owner, table)?;
         keeper.start_due = true;
         Ok(keeper)
@@ -131,10 +140,10 @@ impl Loop {
             commands: HashMap::new(),
             serves: false,
             owner,
-            owner_identity: format!("{owner_pid}.{start}.{}", owner_number()),
+            owner_identity: format!("{owner_pid}.{start}.{}", role_numbers().owner),
             owner_gone: false,
             idle_limit: idle.map_or(IDLE_LIMIT, Duration::from_millis),
-            deaths: signal::child_deaths()?,
+            deaths: signal::child_deaths(role_numbers().stand == Stand::Near)?,
             null: null.into(),
             own_handle: identity::own_pidfd()?,
             lines: HashMap::from([(ScopeId::ALL, Line::new(control))]),
@@ -154,6 +163,7 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
+            tier: Tier::of_guard(),
             doorway: Doorway::default(),
             recount: None,
             buffer: vec![0; MAX_INLINE + 1],
@@ -191,21 +201,10 @@ fn first_scope(generation: u32) -> u64 {
     (u64::from(generation) << 32) + 1
 }
 
-/// The role's argument may carry the number of the last guard that this owner had, and after a point
-/// which of the owners in its process it is.
-fn generation_before() -> u32 {
-    numbers_of_role().0
-}
-
-pub(super) fn owner_number() -> u64 {
-    numbers_of_role().1
-}
-
-fn numbers_of_role() -> (u32, u64) {
-    let role = std::env::args().nth(1).unwrap_or_default();
-    let numbers = role.split_once('=').and_then(|(_, numbers)| numbers.split_once('.'));
-    let (before, owner) = numbers.unwrap_or_default();
-    (before.parse().unwrap_or(0), owner.parse().unwrap_or(0))
+/// What the role's argument carries.
+pub(super) fn role_numbers() -> RoleNumbers {
+    let role = std::env::args_os().nth(1).unwrap_or_default();
+    RoleNumbers::of(&role.to_string_lossy())
 }
 
 /// This program, as a keeper starts it again.

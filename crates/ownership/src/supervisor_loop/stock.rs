@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::iter;
 
 use super::Loop;
+use crate::registry::Root;
 use crate::supervisor::{Event, Unknown};
 use crate::sys::Pid;
 use crate::sys::wait::{self, Dead, Look};
@@ -40,6 +41,19 @@ impl Loop {
                 self.take_stock(dead.pid);
                 self.backlog = !self.unburied;
             }
+        }
+    }
+
+    /// Tells of roots that were stopped, where that is of anybody's concern.
+    pub(super) fn see_stops(&mut self) {
+        let joined = self.machine.registry().iter().filter(|(_, scope)| scope.joined);
+        let running = joined.filter_map(|(id, scope)| match scope.root {
+            Root::Running(pid) => Some((id, pid)),
+            Root::None | Root::Starting | Root::Foster(_) | Root::Group(_) | Root::Dead => None,
+        });
+        let stopped = running.filter_map(|(scope, pid)| Some((scope, wait::stopped_by(pid)?)));
+        for (scope, signal) in stopped.collect::<Vec<_>>() {
+            self.feed(Event::Stopped { scope, signal });
         }
     }
 
@@ -84,7 +98,7 @@ impl Loop {
             false => registry.roots().filter(|pid| wait::look_at(*pid).is_some()).collect(),
         };
         // The dead have no environment any more.
-        let tag = |pid| if gone.contains(&pid) { None } else { self.tag_of(pid) };
+        let tag = |pid| if gone.contains(&pid) { None } else { self.scope_of(pid) };
         let unknown = unknown.into_iter().map(|pid| Unknown { pid, tag: tag(pid) }).collect();
         self.feed(Event::Stock { dead, unknown, suspects });
     }

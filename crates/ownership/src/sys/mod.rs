@@ -4,6 +4,8 @@
 //!
 //! Linux only; elsewhere [`crate::client`] is replaced as a whole and nothing of this is compiled.
 
+pub(crate) mod front;
+pub(crate) mod into_cgroup;
 pub(crate) mod process;
 pub(crate) mod shared;
 pub(crate) mod signal;

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "descriptors by number and fork")]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Takes over a descriptor that this process inherited under an agreed number; `None` if it is not
 /// open. Only for numbers that nothing else in this process owns.
@@ -50,4 +50,10 @@ pub(crate) fn go_on_in_a_copy() -> io::Result<()> {
         // SAFETY: the stage has nothing to clean up.
         _ => unsafe { libc::_exit(0) },
     }
+}
+
+/// The descriptor with this number, which its caller knows to be open.
+pub(crate) fn borrowed(number: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: not -1; what is asked of a number that is not open fails with EBADF and does nothing.
+    unsafe { BorrowedFd::borrow_raw(number.max(0)) }
 }

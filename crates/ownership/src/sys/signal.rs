@@ -11,6 +11,12 @@ use rustix::io::Errno;
 
 use super::{Pid, errno};
 
+/// Bytes of the kernel's signal set.
+const SET_BYTES: usize = 8;
+
+/// The highest signal of the kernel (man 7 signal).
+const LAST_SIGNAL: i32 = 64;
+
 /// `PIDFD_SIGNAL_PROCESS_GROUP` (Linux 6.9): the pidfd names the group that its process leads.
 const TO_GROUP: libc::c_uint = 1 << 2;
 
@@ -58,11 +64,32 @@ impl Drop for Blocked {
     }
 }
 
-/// Empties this thread's signal mask. Async-signal-safe.
-pub(crate) fn unblock_all() {
-    let none = set_of(libc::sigemptyset);
+/// A set of these signals: bit 0 is signal 1. Async-signal-safe.
+pub(super) fn set_with(signals: u64) -> libc::sigset_t {
+    let mut set = set_of(libc::sigemptyset);
+    for number in (1..=LAST_SIGNAL).filter(|number| signals >> (number - 1) & 1 == 1) {
+        // SAFETY: the set is initialised.
+        unsafe { libc::sigaddset(&raw mut set, number) };
+    }
+    set
+}
+
+/// Blocks these signals in this thread and no others. Async-signal-safe.
+pub(crate) fn block_only(signals: u64) {
+    let set = set_with(signals);
     // SAFETY: the set is initialised.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut()) };
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) };
+}
+
+/// Ignores these signals. Async-signal-safe.
+pub(crate) fn ignore_each(signals: u64) {
+    /// SIG_IGN; else as in [`set_default`].
+    const IGNORE: [u64; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let old = ptr::null_mut::<u64>();
+    for number in (1..=LAST_SIGNAL).filter(|number| signals >> (number - 1) & 1 == 1) {
+        // SAFETY: reads the constant, installs no handler.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, number, IGNORE.as_ptr(), old, SET_BYTES) };
+    }
 }
 
 /// Default disposition; what the system does not allow stays as it is. Async-signal-safe.
@@ -73,11 +100,19 @@ pub(crate) fn set_default(number: i32) {
     /// Not smaller than the kernel's `struct sigaction` on any architecture; all zeros is SIG_DFL
     /// without flags.
     const DEFAULT: [u64; 16] = [0; 16];
-    /// Bytes of the kernel's signal set.
-    const SET_BYTES: usize = 8;
     let old = ptr::null_mut::<u64>();
     // SAFETY: reads the constant, installs no handler.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, number, DEFAULT.as_ptr(), old, SET_BYTES) };
+}
+
+/// Forgets stops by a terminal that wait, unless they are ignored anyway. One that stood still before it executes would
+/// keep its parent, which sleeps until then. Async-signal-safe.
+pub(crate) fn discard_stops(ignored: u64) {
+    let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    for number in stops.into_iter().filter(|number| ignored >> (number - 1) & 1 == 0) {
+        ignore_each(1 << (number - 1));
+        set_default(number);
+    }
 }
 
 /// Ignores what a supervisor ignores.
@@ -106,15 +141,16 @@ extern "C" fn on_child_death(_number: libc::c_int) {
 }
 
 /// A descriptor that is readable when a child has died. By a handler, since the signal may come to any
-/// thread: in a test program the guard is not the only one. Once per process.
-pub(crate) fn child_deaths() -> io::Result<OwnedFd> {
+/// thread: in a test program the guard is not the only one. With `stops`, also when one has stopped. Once per
+/// process.
+pub(crate) fn child_deaths(stops: bool) -> io::Result<OwnedFd> {
     use rustix::event::{EventfdFlags, eventfd};
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     DEATHS.store(fd.as_raw_fd(), Ordering::Relaxed);
     // SAFETY: zero is a valid value of this plain structure.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = on_child_death as *const () as libc::sighandler_t;
-    action.sa_flags = libc::SA_RESTART | libc::SA_NOCLDSTOP;
+    action.sa_flags = libc::SA_RESTART | if stops { 0 } else { libc::SA_NOCLDSTOP };
     // SAFETY: the handler is async-signal-safe.
     if unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) } != 0 {
         return Err(io::Error::last_os_error());

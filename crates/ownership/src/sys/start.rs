@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Pid, errno, signal, wait};
-use crate::spawn::Phase;
+use super::{Pid, errno, into_cgroup, signal, wait};
+use crate::spawn::{Joins, Phase};
 
 /// What to execute.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) fds: Vec<(RawFd, BorrowedFd<'a>)>,
     /// Whether it leads a session of its own, or only a group.
     pub(crate) session: bool,
+    /// The group of this session that it joins instead, and what it does with signals.
+    pub(crate) joins: Option<Joins>,
     /// Whether its orphans stay below it.
     pub(crate) subreaper: bool,
     /// Soft and hard limit of open descriptors, where the caller changed its own.
@@ -48,6 +50,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) pid_word: Option<*mut Pid>,
     /// Where it says why it failed, in memory that others see: the caller may be killed meanwhile.
     pub(crate) failed_word: Option<&'a AtomicU64>,
+    /// The directory of the cgroup that it is born in.
+    pub(crate) cgroup: Option<BorrowedFd<'a>>,
 }
 
 impl<'a> Plan<'a> {
@@ -66,11 +70,13 @@ impl<'a> Plan<'a> {
             dir: None,
             fds,
             session: true,
+            joins: None,
             subreaper: false,
             open_files: None,
             oom_score: None,
             pid_word: None,
             failed_word: None,
+            cgroup: None,
         }
     }
 }
@@ -106,7 +112,7 @@ pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
     let mut child = Child::prepare(plan);
     // No handler of the caller may run in the child, which shares its memory.
     let blocked = signal::Blocked::all();
-    let cloned = clone(&stack, &mut child, plan.pid_word);
+    let cloned = clone(&stack, &mut child, plan.pid_word, plan.cgroup);
     drop(blocked);
     let (pid, pidfd) = cloned.map_err(at_clone)?;
     // The child wrote it before it left, and the kernel woke us after that.
@@ -128,17 +134,28 @@ fn clone(
     stack: &Stack,
     child: &mut Child<'_>,
     pid_word: Option<*mut Pid>,
+    cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<(Pid, OwnedFd)> {
     let mut own_word: Pid = 0;
     let word = pid_word.unwrap_or(&raw mut own_word);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
-    // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
-    // `child` outlives the call for the same reason; `word` is where CLONE_PARENT_SETTID writes.
-    let pid =
-        unsafe { libc::clone(run_child, stack.top(), flags, ptr::from_mut(child).cast(), word) };
-    if pid < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID;
+    let pid = match cgroup {
+        Some(cgroup) => {
+            let pointer = ptr::from_mut(child).cast();
+            let stack = (stack.usable(), STACK_BYTES);
+            into_cgroup::clone(flags, stack, pointer, word, cgroup)?
+        }
+        None => {
+            let (flags, pointer) = (flags | libc::SIGCHLD, ptr::from_mut(child).cast());
+            // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
+            // `child` outlives the call for the same reason; `word` is where CLONE_PARENT_SETTID writes.
+            let pid = unsafe { libc::clone(run_child, stack.top(), flags, pointer, word) };
+            if pid < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            pid
+        }
+    };
     match wait::open_child(pid) {
         Ok(handle) => Ok((pid, handle)),
         Err(errno) => {
@@ -169,12 +186,17 @@ impl Stack {
             return Err(io::Error::last_os_error());
         }
         let stack = Self { base };
-        // SAFETY: the upper part of the mapping that was just made.
-        let usable = unsafe { stack.base.byte_add(GUARD_BYTES) };
+        let usable = stack.usable();
         // SAFETY: the range lies in our own mapping.
         let done =
             unsafe { libc::mprotect(usable, STACK_BYTES, libc::PROT_READ | libc::PROT_WRITE) };
         if done == 0 { Ok(stack) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// What lies above the page without access.
+    fn usable(&self) -> *mut libc::c_void {
+        // SAFETY: within our own mapping.
+        unsafe { self.base.byte_add(GUARD_BYTES) }
     }
 
     /// The end of the mapping; stacks grow down. Page-aligned, so 16-aligned.
@@ -252,7 +274,7 @@ fn gaps(targets: &[RawFd]) -> Vec<(u32, u32)> {
 }
 
 /// Entry of the child. Never returns: it executes or leaves.
-extern "C" fn run_child(child: *mut libc::c_void) -> libc::c_int {
+pub(super) extern "C" fn run_child(child: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `start` passes its own `Child` and sleeps while we use it.
     let child = unsafe { &mut *child.cast::<Child<'_>>() };
     let failed = match set_up(child) {
@@ -276,7 +298,12 @@ fn done(phase: Phase, result: libc::c_int) -> Result<(), Failed> {
 
 fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
     default_dispositions();
-    if child.plan.session {
+    if let Some(joins) = child.plan.joins {
+        signal::ignore_each(joins.ignored);
+        // SAFETY: plain system call.
+        done(Phase::Setup, unsafe { libc::setpgid(0, joins.group) })?;
+        signal::discard_stops(joins.ignored);
+    } else if child.plan.session {
         // SAFETY: plain system call.
         done(Phase::Setup, unsafe { libc::setsid() })?;
     } else {
@@ -304,7 +331,7 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
         // SAFETY: reads one structure on our stack.
         done(Phase::Setup, unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     }
-    signal::unblock_all();
+    signal::block_only(child.plan.joins.map_or(0, |joins| joins.blocked));
     Ok(())
 }
 

@@ -41,6 +41,24 @@ pub(crate) fn look_at(pid: Pid) -> Option<Dead> {
     }
 }
 
+/// The signal by which a child was stopped since this was last asked.
+pub(crate) fn stopped_by(pid: Pid) -> Option<i32> {
+    // SAFETY: zero is a valid value of this plain structure.
+    let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
+    let id = libc::id_t::try_from(pid).ok()?;
+    let options = libc::WSTOPPED | libc::WNOHANG | libc::__WALL;
+    // SAFETY: the structure is writable.
+    let result = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, options) };
+    if result != 0 {
+        return None;
+    }
+    // SAFETY: the call succeeded, so this member is set (0 when nothing was found).
+    let found = unsafe { info.si_pid() };
+    // SAFETY: as above.
+    let signal = unsafe { info.si_status() };
+    (found == pid && info.si_code == libc::CLD_STOPPED).then_some(signal)
+}
+
 /// Reaps a dead child: from here on its number may be anybody's.
 pub(crate) fn reap(pid: Pid) {
     if let Ok(id) = libc::id_t::try_from(pid) {

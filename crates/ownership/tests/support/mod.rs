@@ -15,6 +15,7 @@ pub(crate) mod mayhem;
 pub(crate) mod namespace;
 pub(crate) mod process;
 pub(crate) mod stranger;
+pub(crate) mod tier;
 pub(crate) mod tree;
 
 pub(crate) use process::Identity;
@@ -27,6 +28,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 /// An owner whose supervisor is the small program of this crate.
 pub(crate) fn owner() -> Owner {
     Owner::new(Program::named(env!("CARGO_BIN_EXE_ownership-supervisor")), Vec::new())
+        .with_containment(tier::asked())
 }
 
 /// A shell that runs `script`.

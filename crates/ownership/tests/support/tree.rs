@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::process::{Guards, everybody};
-use super::{Identity, example, mayhem, recorded, wait_for};
+use super::{Identity, example, mayhem, recorded, tier, wait_for};
 
 /// The members of a tree, after which the files are named that `tree-owner` writes.
 pub(crate) const MEMBERS: [&str; 8] =
@@ -18,6 +18,7 @@ pub(crate) struct TreeOwner {
     pub(crate) supervisor: Identity,
     /// In the order of [`MEMBERS`].
     pub(crate) members: Vec<(&'static str, Identity)>,
+    own: Identity,
     /// The environment entry that everybody of it has who keeps an environment.
     marker: String,
     dir: tempfile::TempDir,
@@ -65,17 +66,19 @@ impl TreeOwner {
         let process = command(dir.path())
             .arg(grace.as_millis().to_string())
             .env("OWNERSHIP_TEST_OFF", off)
+            .env("OWNERSHIP_TEST_CONTAINMENT", tier::asked().word())
             .env("TREE_DIR", dir.path())
             .env("RUST_BACKTRACE", "0")
             .spawn()
             .expect("tree-owner");
+        let own = Identity::of(process.id().cast_signed()).expect("not reaped");
         let members: Vec<_> =
             MEMBERS.iter().map(|name| (*name, recorded(dir.path(), name))).collect();
         let stopped = members[6].1;
         wait_for("stopped", || (stopped.state()? == "T").then_some(()));
         let guards = Guards::of(members[0].1).expect("guards");
         let marker = format!("TREE_DIR={}", dir.path().display());
-        Self { process, supervisor: guards.supervisor, members, marker, dir }
+        Self { process, supervisor: guards.supervisor, members, own, marker, dir }
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -140,7 +143,8 @@ impl Drop for TreeOwner {
         for _ in 0..20 {
             let left = self.left();
             if left.is_empty() {
-                return;
+                // Guards that were killed remove nothing.
+                return tier::remove_cgroups_of(self.own);
             }
             left.iter().for_each(|who| who.kill());
         }

@@ -1,0 +1,99 @@
+//! `own`: runs a program so that nothing that it starts outlives it. The same as `delegate own`, without the rest.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ownership::owner::run_if_asked().unwrap_or_else(own)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn own() -> ExitCode {
+    ExitCode::from(125)
+}
+
+#[cfg(target_os = "linux")]
+fn own() -> ExitCode {
+    command::run(std::env::args_os().skip(1))
+}
+
+#[cfg(target_os = "linux")]
+mod command {
+    use std::ffi::OsString;
+    use std::io::Write as _;
+    use std::path::PathBuf;
+    use std::process::ExitCode;
+    use std::time::Duration;
+
+    use ownership::wrap::{FAILED, Wrap};
+
+    const HELP: &str = "\
+Run a program so that nothing that it starts outlives it
+
+Usage: own [OPTIONS] [--] PROGRAM [ARGS]...
+
+Options:
+  --grace DURATION  Time between TERM and KILL for what is left, such as 3s or 500ms [default: 3s]
+  --report FILE     Write what was ended to FILE as one JSON object; /dev/fd/N works
+  --quiet           Do not say what was ended
+  --help            Print this
+
+Examples:
+  own -- npm run dev
+  own --grace 10s -- ./server --port 8080
+  own --report /dev/fd/3 -- agent 3>ended.json
+
+Exit status: the program's own; of one that a signal has ended, the same signal (128+N in a shell);
+125 own failed, 126 the program cannot be executed, 127 there is no such program.
+";
+
+    pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+        let mut grace = Duration::from_secs(3);
+        let (mut quiet, mut report) = (false, None);
+        let program = loop {
+            let Some(arg) = args.next() else { return wrong("which program?") };
+            match arg.to_str() {
+                Some("--help" | "-h") => {
+                    drop(std::io::stdout().write_all(HELP.as_bytes()));
+                    return ExitCode::SUCCESS;
+                }
+                Some("--quiet") => quiet = true,
+                Some("--grace") => match args.next().as_ref().and_then(duration) {
+                    Some(given) => grace = given,
+                    None => return wrong("--grace needs a time such as 3s or 500ms"),
+                },
+                Some("--report") => match args.next() {
+                    Some(file) => report = Some(PathBuf::from(file)),
+                    None => return wrong("--report needs a file"),
+                },
+                Some("--") => match args.next() {
+                    Some(program) => break program,
+                    None => return wrong("which program?"),
+                },
+                Some(option) if option.starts_with('-') => {
+                    return wrong(&format!("there is no option {option}"));
+                }
+                _ => break arg,
+            }
+        };
+        Wrap::new("own", program, args.collect()).grace(grace).quiet(quiet).report_to(report).run()
+    }
+
+    /// `3s`, `500ms`, `2m`, or seconds.
+    fn duration(text: &OsString) -> Option<Duration> {
+        let text = text.to_str()?;
+        let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+        let number: u64 = text[..digits].parse().ok()?;
+        match &text[digits..] {
+            "ms" => Some(Duration::from_millis(number)),
+            "" | "s" => Some(Duration::from_secs(number)),
+            "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+            _ => None,
+        }
+    }
+
+    fn wrong(what: &str) -> ExitCode {
+        let text = format!("own: {what}; nothing was started (own --help)\n");
+        drop(std::io::stderr().write_all(text.as_bytes()));
+        ExitCode::from(FAILED)
+    }
+}

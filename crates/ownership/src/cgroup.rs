@@ -1,0 +1,298 @@
+//! Cgroups of scopes, as files: made, read, frozen, killed and removed. Decides nothing and keeps nothing;
+//! [`crate::supervisor_loop`] does.
+//!
+//! ```text
+//! our own cgroup                     guards and owner stand here, or wherever they were put
+//!   ownership-PID.START.NUMBER-NS    one owner; each living guard holds a shared lock on it
+//!     SCOPE                          what was started under that number, and all that came of it
+//! ```
+//!
+//! The name says whose it is: number, start time and pid namespace of the owner, and which of its owners.
+//! Nothing here needs a controller, so the rule that only leaves have processes does not bind: it binds
+//! cgroups that hand controllers on.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+
+use crate::identity::Stat;
+use crate::registry::ScopeId;
+use crate::sys::Pid;
+
+const PREFIX: &str = "ownership-";
+
+/// Cgroups inside of one that are looked at: what a child makes in its own must not keep a guard busy.
+const MAX_INSIDE: usize = 1024;
+
+/// Looks for `frozen 1`, and the time until the next one at most: what does not stand still by then (a
+/// process in state D) does not fork either.
+const FREEZE_LOOKS: u32 = 3;
+const FREEZE_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// The cgroup of one owner.
+#[derive(Debug)]
+pub(crate) struct Place {
+    path: PathBuf,
+    /// Says that a guard lives; nobody else's files are copies of it.
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// The path of an owner's place inside of `base`.
+    pub(crate) fn path(base: &Path, owner: &str) -> PathBuf {
+        base.join(format!("{PREFIX}{owner}-{}", namespace()))
+    }
+
+    /// Makes it, or takes it over from a guard that made it.
+    pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
+        make_dir(&path)?;
+        Self::open(path)
+    }
+
+    /// One that is there.
+    pub(crate) fn open(path: PathBuf) -> io::Result<Self> {
+        let lock = open_dir(&path)?;
+        // Who holds it otherwise has found the owner dead: then nothing is started any more.
+        flock(&lock, FlockOperation::NonBlockingLockShared)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// Whether the kernel can end what is in it (5.14).
+    pub(crate) fn has_kill(&self) -> bool {
+        self.path.join("cgroup.kill").exists()
+    }
+
+    pub(crate) fn cell(&self, scope: ScopeId) -> Cell {
+        Cell { path: self.path.join(scope.0.to_string()) }
+    }
+
+    /// The scope in whose cgroup a process stands, however deep inside.
+    pub(crate) fn scope_of(&self, pid: Pid) -> Option<ScopeId> {
+        let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = Path::new(own.lines().find_map(|line| line.strip_prefix("0::"))?);
+        let mut parts = path.iter().skip_while(|part| Some(*part) != self.path.file_name());
+        parts.nth(1)?.to_str()?.parse().ok().map(ScopeId)
+    }
+
+    /// Makes a scope's cgroup, and gives its directory to be born in.
+    pub(crate) fn make_cell(&self, scope: ScopeId) -> io::Result<OwnedFd> {
+        let cell = self.cell(scope);
+        make_dir(&cell.path)?;
+        open_dir(&cell.path)
+    }
+
+    /// The scopes that have a cgroup.
+    pub(crate) fn scopes(&self) -> Vec<ScopeId> {
+        let number = |path: &PathBuf| path.file_name()?.to_str()?.parse().ok().map(ScopeId);
+        inside(&self.path).iter().filter_map(number).collect()
+    }
+
+    /// Removes it where nothing is in it.
+    pub(crate) fn remove(self) {
+        Cell { path: self.path }.remove();
+    }
+}
+
+/// The cgroup of one scope, or what a dead owner left as a whole.
+#[derive(Debug, Clone)]
+pub(crate) struct Cell {
+    path: PathBuf,
+}
+
+impl Cell {
+    pub(crate) fn exists(&self) -> bool {
+        self.path.is_dir()
+    }
+
+    /// Who lives in it and in what it has inside. Zombies are not in it.
+    pub(crate) fn pids(&self) -> Vec<Pid> {
+        let lists = self.all().into_iter();
+        let lists = lists.filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok());
+        let mut pids: Vec<Pid> = lists
+            .flat_map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        // One of a namespace that we do not see is written as 0.
+        pids.retain(|pid| *pid > 0);
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// What the kernel says: somebody lives in it.
+    pub(crate) fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("cgroup.events"));
+        events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    }
+
+    /// All of it stands still, or will before it runs again. Where it cannot be frozen, nothing happens.
+    pub(crate) fn freeze(&self) {
+        if fs::write(self.path.join("cgroup.freeze"), "1").is_err() {
+            return;
+        }
+        let Ok(events) = fs::File::open(self.path.join("cgroup.events")) else { return };
+        for _ in 0..FREEZE_LOOKS {
+            let mut text = [0; 256];
+            let read = events.read_at(&mut text, 0).unwrap_or(0);
+            if !String::from_utf8_lossy(&text[..read]).lines().any(|line| line == "frozen 0") {
+                return;
+            }
+            // Tells of a change since it was read.
+            let mut asked = [PollFd::new(&events, PollFlags::PRI)];
+            let _ = poll(&mut asked, Some(&FREEZE_PATIENCE));
+        }
+    }
+
+    pub(crate) fn thaw(&self) {
+        // Fails where it could not be frozen, or is gone.
+        drop(fs::write(self.path.join("cgroup.freeze"), "0"));
+    }
+
+    /// KILL to everybody in it, whoever forks meanwhile and whoever's they are.
+    pub(crate) fn kill(&self) {
+        // Fails where it is gone.
+        drop(fs::write(self.path.join("cgroup.kill"), "1"));
+    }
+
+    /// Removes it and what it has inside, the innermost first. `false` while somebody lives in it.
+    pub(crate) fn remove(&self) -> bool {
+        match fs::remove_dir(&self.path) {
+            Ok(()) => return true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
+            Err(_) => {}
+        }
+        for dir in self.all().into_iter().rev() {
+            drop(fs::remove_dir(dir));
+        }
+        !self.exists()
+    }
+
+    /// It and every cgroup inside, outer ones first.
+    fn all(&self) -> Vec<PathBuf> {
+        let mut all = vec![self.path.clone()];
+        let mut at = 0;
+        while at < all.len() && all.len() < MAX_INSIDE {
+            all.extend(inside(&all[at]));
+            at += 1;
+        }
+        all
+    }
+}
+
+/// What an owner left that is dead, as its guards are.
+#[derive(Debug)]
+pub(crate) struct Stale {
+    pub(crate) cell: Cell,
+    /// Nobody else cleans it meanwhile.
+    _lock: OwnedFd,
+}
+
+/// What dead owners left inside of `base`. An owner is dead when no process has its number and start time, and
+/// its guards are when nobody holds a lock on its place. Of owners of another pid namespace nothing can be
+/// said: of theirs only what is empty is given.
+pub(crate) fn stale(base: &Path) -> Vec<Stale> {
+    let own_user = rustix::process::geteuid().as_raw();
+    let mut found = Vec::new();
+    for path in inside(base) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(owner) = name.and_then(|name| name.strip_prefix(PREFIX)).and_then(Owner::parse)
+        else {
+            continue;
+        };
+        let ours = fs::metadata(&path).is_ok_and(|meta| meta.uid() == own_user);
+        if !ours || owner.lives() {
+            continue;
+        }
+        let Ok(lock) = open_dir(&path) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        let cell = Cell { path };
+        if owner.namespace == namespace() || !cell.is_populated() {
+            found.push(Stale { cell, _lock: lock });
+        }
+    }
+    found
+}
+
+/// What the name of a place says.
+#[derive(Debug, PartialEq, Eq)]
+struct Owner {
+    pid: Pid,
+    start: u64,
+    namespace: u64,
+}
+
+impl Owner {
+    fn parse(name: &str) -> Option<Self> {
+        let (owner, namespace) = name.rsplit_once('-')?;
+        let mut numbers = owner.split('.');
+        let (pid, start) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+        numbers.next()?.parse::<u64>().ok()?;
+        Some(Self { pid, start, namespace: namespace.parse().ok()? })
+            .filter(|owner| owner.pid > 0 && numbers.next().is_none())
+    }
+
+    /// Whether it may live: one of another namespace may.
+    fn lives(&self) -> bool {
+        self.namespace == namespace()
+            && Stat::read(self.pid).is_some_and(|stat| stat.start == self.start && !stat.is_dead())
+    }
+}
+
+/// The pid namespace of this process: numbers of another one mean others. 0 where it is not told.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+}
+
+/// Cgroups directly inside of one.
+fn inside(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    dirs.take(MAX_INSIDE).map(|entry| entry.path()).collect()
+}
+
+fn make_dir(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(open(path, flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_it_is() {
+        let owner = Owner { pid: 12, start: 345, namespace: 4_026_531_836 };
+        assert_eq!(Owner::parse("12.345.0-4026531836"), Some(owner));
+        for other in ["", "12.345.0", "12.345-1", "0.1.0-1", "-1.1.0-1", "12.345.0.1-1", "look-12"]
+        {
+            assert_eq!(Owner::parse(other), None, "{other}");
+        }
+        let path = Place::path(Path::new("/m"), "12.345.0");
+        let name = path.file_name().and_then(|name| name.to_str()).expect("name");
+        let own = Owner::parse(name.strip_prefix(PREFIX).expect("ours")).expect("parsed");
+        assert_eq!((own.pid, own.start, own.namespace), (12, 345, namespace()));
+    }
+
+    #[test]
+    fn only_who_is_known_to_be_dead_is() {
+        let own = Pid::try_from(std::process::id()).expect("a number");
+        let start = Stat::read(own).expect("stat").start;
+        let owner = |start, namespace| Owner { pid: own, start, namespace };
+        assert!(owner(start, namespace()).lives());
+        assert!(!owner(start + 1, namespace()).lives());
+        assert!(!owner(start, namespace() + 1).lives(), "its dirs are only removed when empty");
+    }
+}

@@ -1,0 +1,547 @@
+//! The cgroup tier: what it is, what it holds that descent does not, and what it leaves alone. Beside each
+//! case that kills stand another owner with its tree and a stranger.
+#![expect(clippy::disallowed_methods, reason = "strangers are started by the test itself")]
+
+#[path = "../examples/support/player.rs"]
+mod player;
+mod support;
+use support::process;
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ownership::containment::{Machine, Tier, Why};
+use ownership::exempt::spawn_exempt_by;
+use ownership::{Containment, Exemption, Owned, Owner, Phase, Program, Spawn};
+use player::Player;
+use rustix::process::Signal;
+use support::matrix::{Bystanders, GRACE};
+use support::tree::MEMBERS;
+use support::{
+    Identity, TreeOwner, example, kill_both, no_hooks, owner, recorded, shell, start, tier,
+    wait_for,
+};
+
+fn sleeper() -> Spawn {
+    Spawn::new("sleep").arg("600")
+}
+
+/// The directory of the cgroup that a child was born in.
+fn cell(base: &Path, child: &Owned) -> PathBuf {
+    let path = child.cgroup().expect("a cgroup of its own");
+    let own = Machine::look().cgroup.own.expect("our own");
+    let inside = path.strip_prefix(&own).expect("inside of ours");
+    base.join(inside)
+}
+
+fn is_gone(dir: &Path) {
+    wait_for(&format!("{} is gone", dir.display()), || (!dir.exists()).then_some(()));
+}
+
+#[test]
+fn a_child_is_born_in_a_cgroup_that_ends_with_it() {
+    let Some(base) = tier::cgroup() else { return };
+    let dir = tempfile::tempdir().expect("dir");
+    let owner = owner();
+    // The shell is the second program: the first has nothing but its own cgroup to look at.
+    let script = "cat /proc/self/cgroup > \"$DIR/own\"; echo $$ > \"$DIR/ready\"; exec sleep 600";
+    let (child, _events) = start(&owner, shell(script).env("DIR", dir.path()));
+    recorded(dir.path(), "ready");
+    let own = fs::read_to_string(dir.path().join("own")).expect("read");
+    let named = child.cgroup().expect("a cgroup");
+    assert!(own.lines().any(|line| line == format!("0::{}", named.display())), "{own}");
+    let (other, _events) = start(&owner, sleeper());
+    let (cell, beside) = (cell(&base, &child), cell(&base, &other));
+    assert_eq!(cell.parent(), beside.parent(), "one directory for an owner");
+    child.kill();
+    child.wait_empty().expect("empty");
+    is_gone(&cell);
+    assert!(beside.is_dir());
+    other.kill();
+    other.wait_empty().expect("empty");
+    is_gone(&beside);
+}
+
+#[test]
+fn a_spawn_may_ask_for_less() {
+    let owner = owner();
+    let (child, _events) = start(&owner, sleeper().containment(Containment::Subreaper));
+    assert_eq!(child.cgroup(), None);
+}
+
+#[test]
+fn the_directory_of_an_owner_that_is_killed_goes_with_its_guards() {
+    let Some(base) = tier::cgroup() else { return };
+    let around = Bystanders::start();
+    let mut owner = TreeOwner::start(GRACE, "");
+    let of = |who: Identity| fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("read");
+    let own = of(owner.member("cleared"));
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).expect("version 2");
+    let cell = base.join(
+        path.rsplit_once("ownership-").map(|(_, rest)| format!("ownership-{rest}")).expect("ours"),
+    );
+    assert!(cell.is_dir(), "{}", cell.display());
+    for (name, member) in &owner.members {
+        assert_eq!(of(*member), own, "{name} stands where its root was born");
+    }
+    owner.signal(Signal::KILL);
+    owner.process.wait().expect("dead");
+    around.assert_all_gone(&owner);
+    is_gone(cell.parent().expect("a place"));
+}
+
+/// Stops all of them, so that nobody does anything between the first death and the last.
+fn kill_all_at_once(owner: &mut TreeOwner) {
+    let guards = owner.guards().expect("guards");
+    let all = [guards.keeper.expect("a keeper"), guards.supervisor, owner.identity()];
+    for who in all {
+        assert!(who.signal(Signal::STOP));
+        wait_for("stopped", || (who.state()? == "T").then_some(()));
+    }
+    all.into_iter().for_each(Identity::kill);
+    owner.process.wait().expect("dead");
+    wait_for("all are gone", || all.iter().all(|who| !who.lives()).then_some(()));
+}
+
+/// An owner that starts one program and ends it: its guards have looked around by then.
+fn another_owner_comes() {
+    let owner = owner();
+    let (child, _events) = start(&owner, Spawn::new("true"));
+    child.wait_empty().expect("empty");
+}
+
+/// The hole of the weakest tier: owner and both guards die in the same instant.
+///
+/// | tier | left after that | left after the next owner's start |
+/// |---|---|---|
+/// | subreaper | all of it | all of it |
+/// | cgroup | all of it | nothing |
+#[test]
+fn what_owner_and_guards_leave_that_die_at_once_is_ended_by_the_next_owner() {
+    if tier::cgroup().is_none() {
+        return;
+    }
+    let around = Bystanders::start();
+    let mut owner = TreeOwner::start(GRACE, "");
+    kill_all_at_once(&mut owner);
+    another_owner_comes();
+    // In another process: with those guards the grace of what they found goes too.
+    let next = TreeOwner::start(GRACE, "");
+    wait_for("nothing is left", || owner.living().is_empty().then_some(()));
+    around.assert_untouched();
+    drop(next);
+}
+
+#[test]
+fn without_a_cgroup_the_next_owner_finds_nothing() {
+    if no_hooks() {
+        return;
+    }
+    let around = Bystanders::start();
+    let mut without = TreeOwner::start(GRACE, "cgroup");
+    kill_all_at_once(&mut without);
+    let mut with = TreeOwner::start(GRACE, "");
+    let has_cgroup = tier::used() == Tier::Cgroup;
+    if has_cgroup {
+        kill_all_at_once(&mut with);
+    }
+    let next = TreeOwner::start(GRACE, "");
+    if has_cgroup {
+        wait_for("the other tree is found", || with.living().is_empty().then_some(()));
+    } else {
+        another_owner_comes();
+    }
+    // Whoever was stopped may be continued by the kernel, and who is no orphan may not: nobody is ended.
+    assert_eq!(without.living(), MEMBERS);
+    around.assert_untouched();
+    drop(next);
+}
+
+/// Both guards die, and before others come the root and whoever stood above the member that has neither mark nor
+/// parent any more.
+fn orphan_the_unmarked(owner: &TreeOwner) {
+    let guards = owner.guards().expect("guards");
+    let own = owner.identity();
+    assert!(own.signal(Signal::STOP));
+    wait_for("stopped", || (own.state()? == "T").then_some(()));
+    kill_both(guards.keeper.expect("a keeper"), guards.supervisor);
+    for name in ["launcher", "program"] {
+        owner.member(name).kill();
+        wait_for("it is dead", || (!owner.member(name).lives()).then_some(()));
+    }
+    assert!(own.signal(Signal::CONT));
+}
+
+#[test]
+fn after_both_guards_died_a_cgroup_knows_who_has_no_mark_and_no_parent() {
+    if tier::cgroup().is_none() {
+        return;
+    }
+    let around = Bystanders::start();
+    let owner = TreeOwner::start(GRACE, "");
+    orphan_the_unmarked(&owner);
+    // Leftovers of a child that is dead: they go while the owner lives.
+    wait_for("nothing is left", || owner.living().is_empty().then_some(()));
+    assert!(owner.identity().lives());
+    around.assert_untouched();
+}
+
+#[test]
+fn without_a_cgroup_who_has_no_mark_and_no_parent_escapes() {
+    if no_hooks() {
+        return;
+    }
+    let owner = TreeOwner::start(GRACE, "cgroup");
+    orphan_the_unmarked(&owner);
+    wait_for("whoever can be told is ended", || (owner.living() == ["cleared"]).then_some(()));
+    owner.signal(Signal::KILL);
+    wait_for("the guards think that they are done", || owner.guards().is_none().then_some(()));
+    assert_eq!(owner.living(), ["cleared"]);
+}
+
+/// An owner inside of a scope makes its cgroups inside of that scope's; with the outer one all of it goes.
+#[test]
+fn what_an_owner_inside_of_a_scope_starts_ends_with_the_scope() {
+    let Some(base) = tier::cgroup() else { return };
+    let dir = tempfile::tempdir().expect("dir");
+    let (stdin, _kept) = rustix::pipe::pipe().expect("pipe");
+    let inner = Spawn::new(example("tree-owner")).arg(dir.path()).arg("300");
+    let (child, _events) = start(&owner(), inner.fd(0, stdin).grace(GRACE));
+    let members: Vec<_> = MEMBERS.iter().map(|name| recorded(dir.path(), name)).collect();
+    let outer = cell(&base, &child);
+    let inside = fs::read_dir(&outer).expect("read").flatten();
+    let places =
+        inside.filter(|entry| entry.file_name().to_string_lossy().starts_with("ownership-"));
+    assert_eq!(places.count(), 1, "its place is inside of ours");
+    child.end(GRACE);
+    child.wait_empty().expect("empty");
+    assert!(members.iter().all(|member| !member.lives()));
+    is_gone(&outer);
+}
+
+/// A child may do to its cgroup what its user may: leave it, freeze it, make others inside. None of that saves
+/// it, and all of it is bounded.
+#[test]
+fn a_child_that_plays_with_its_cgroup_ends_all_the_same() {
+    let Some(base) = tier::cgroup() else { return };
+    let tricks = [
+        ("leaves", "echo $$ > \"$BASE/cgroup.procs\""),
+        ("hides inside", "mkdir \"$CELL/a\" \"$CELL/a/b\" && echo $$ > \"$CELL/a/b/cgroup.procs\""),
+        ("freezes", "(sleep 600 &) ; echo $$ > \"$DIR/ready\"; echo 1 > \"$CELL/cgroup.freeze\""),
+        ("forbids", "chmod 0 \"$CELL\" \"$CELL\"/cgroup.procs \"$CELL\"/cgroup.kill"),
+    ];
+    for (name, trick) in tricks {
+        let dir = tempfile::tempdir().expect("dir");
+        let head =
+            "CELL=$BASE/$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's/.*ownership-/ownership-/')";
+        let script = format!(
+            "{head}; (setsid sleep 600 &); trap '' TERM; {trick}; echo $$ > \"$DIR/ready\"; while :; do sleep 600; done"
+        );
+        let spawn = shell(&script).env("DIR", dir.path()).env("BASE", &base).grace(GRACE);
+        let (child, _events) = start(&owner(), spawn);
+        let root = recorded(dir.path(), "ready");
+        assert!(root.lives(), "{name}");
+        child.end(GRACE);
+        let emptied = child.wait_empty().expect("empty");
+        assert!(emptied.left.is_empty() && !root.lives(), "{name}: {emptied:?}");
+    }
+}
+
+#[test]
+fn an_exempt_job_stands_outside() {
+    if tier::cgroup().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    let (child, _events) = start(&owner(), sleeper());
+    assert!(child.cgroup().is_some());
+    let helper = Program::named(env!("CARGO_BIN_EXE_ownership-supervisor"));
+    let exemption = Exemption::new("a test");
+    let job =
+        spawn_exempt_by(&helper, sleeper(), exemption, &dir.path().join("jobs")).expect("a job");
+    let pid = job.pid().expect("pid");
+    let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("read");
+    assert!(!own.contains("/ownership-"), "{own}");
+    job.stop(Duration::ZERO).expect("stopped");
+}
+
+/// A process of a test, reaped by it.
+struct Beside(Child, Identity);
+
+impl Beside {
+    fn start() -> Self {
+        let child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("sleep");
+        let identity = Identity::of(child.id().cast_signed()).expect("it is there");
+        Self(child, identity)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A cgroup that looks like an owner's, with somebody in it or not. Removed with the test.
+struct Planted {
+    dir: PathBuf,
+    member: Option<Beside>,
+    /// As a living guard has it.
+    lock: Option<OwnedFd>,
+}
+
+impl Planted {
+    /// Locked: guards of other tests look around at any time.
+    fn new(base: &Path, owner: Identity, number: u32, namespace: u64, member: bool) -> Self {
+        let Identity { pid, start } = owner;
+        let dir = base.join(format!("ownership-{pid}.{start}.{number}-{namespace}"));
+        let lock = wait_for("it is made and locked", || {
+            fs::create_dir(&dir).ok();
+            // One of them may just have removed it.
+            locked(&dir).filter(|_| fs::create_dir(dir.join("1")).is_ok())
+        });
+        let planted = Self { dir, member: member.then(Beside::start), lock: Some(lock) };
+        if let Some(Beside(_, who)) = &planted.member {
+            let procs = planted.dir.join("1/cgroup.procs");
+            fs::write(procs, who.pid.to_string()).expect("move");
+        }
+        planted
+    }
+
+    fn member(&self) -> Identity {
+        self.member.as_ref().expect("a member").1
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        drop(self.member.take());
+        for dir in [self.dir.join("1"), self.dir.clone()] {
+            // Others may have removed it.
+            fs::remove_dir(dir).ok();
+        }
+    }
+}
+
+fn locked(dir: &Path) -> Option<OwnedFd> {
+    use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+    let fd = open(dir, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    flock(&fd, FlockOperation::NonBlockingLockShared).ok()?;
+    Some(fd)
+}
+
+/// Ends what nobody owns any more, and nothing else: whose owner lives, whose guards live, and what was made in
+/// another pid namespace, where numbers mean others, stays.
+#[test]
+fn only_what_is_proved_to_be_nobodys_is_ended() {
+    let Some(base) = tier::cgroup() else { return };
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("namespace").ino();
+    let dead = {
+        let mut child = Command::new("true").spawn().expect("true");
+        let dead = Identity::of(child.id().cast_signed()).expect("it is there");
+        child.wait().expect("dead");
+        dead
+    };
+    let own = Identity::of(std::process::id().cast_signed()).expect("this process");
+    let mut living = Planted::new(&base, own, 7001, namespace, true);
+    let mut foreign = Planted::new(&base, dead, 7002, namespace + 1, true);
+    let guarded = Planted::new(&base, dead, 7003, namespace, true);
+    let mut stale = Planted::new(&base, dead, 7004, namespace, true);
+    let mut empty = Planted::new(&base, dead, 7005, namespace, false);
+    for planted in [&mut living, &mut foreign, &mut stale, &mut empty] {
+        planted.lock = None;
+    }
+    let (_child, _events) = start(&owner(), sleeper());
+    is_gone(&stale.dir);
+    is_gone(&empty.dir);
+    assert!(!stale.member().lives());
+    for (name, planted) in [("living", &living), ("foreign", &foreign), ("guarded", &guarded)] {
+        assert!(planted.member().lives(), "{name}");
+    }
+}
+
+/// An owner in a mount namespace in which `prepare` was done, and what its first child is told.
+fn elsewhere(prepare: &str, containment: &str) -> (Player, tempfile::TempDir) {
+    let dir = tempfile::tempdir().expect("dir");
+    let script = format!("{prepare} && exec \"$0\"");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script]).arg(example("scripted-owner"));
+    command.env("DIR", dir.path()).env("OWNERSHIP_TEST_CONTAINMENT", containment);
+    (Player::start(&mut command), dir)
+}
+
+/// Machines that have less, made from this one: it falls back, and what was asked for by name is refused.
+#[test]
+fn where_no_cgroup_can_be_had_auto_does_without_and_cgroup_is_an_error() {
+    if tier::cgroup().is_none() || no_hooks() {
+        return;
+    }
+    let mount = Machine::look().cgroup.mount.expect("a mount").display().to_string();
+    let machines = [
+        ("read-only", format!("mount -o remount,bind,ro {mount} {mount}"), "Read-only"),
+        ("not mounted", format!("umount {mount}"), "mounted"),
+    ];
+    for (name, prepare, said) in machines {
+        let (mut auto, _dir) = elsewhere(&prepare, "auto");
+        auto.say("spawn 1 50 exec sleep 600");
+        auto.until("started", |player| player.told("started", 1) == 1).expect(name);
+        let child = auto.started[&1];
+        let own = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).expect("read");
+        assert!(!own.contains("/ownership-"), "{name}: {own}");
+        auto.process.kill().expect("kill");
+        auto.process.wait().expect("dead");
+        wait_for("it ends by descent", || (!child.lives()).then_some(()));
+        let (mut named, _dir) = elsewhere(&prepare, "cgroup");
+        named.say("spawn 1 50 exec sleep 600");
+        named.until("an answer", |player| player.told("failed", 1) == 1).expect(name);
+        let of = named.of(1);
+        assert!(
+            of.iter().any(|word| word.contains("(containment") && word.contains(said)),
+            "{of:?}"
+        );
+        named.process.kill().expect("kill");
+        named.process.wait().expect("dead");
+    }
+}
+
+/// A cgroup of the test, removed with it.
+struct Own(PathBuf);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let inside = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        inside.filter(|e| e.path().is_dir()).for_each(|e| drop(fs::remove_dir(e.path())));
+        wait_for("nobody is in it", || fs::remove_dir(&self.0).ok());
+    }
+}
+
+/// The cgroup of the first child of an owner that stands in this one, with no rights but those of `user`.
+fn first_in(own: &Own, user: &str) -> String {
+    let ids = format!("--reuid={user} --regid={user} --clear-groups");
+    let script = format!("echo $$ > \"$CGROUP/cgroup.procs\" && exec setpriv {ids} \"$0\"");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(example("scripted-owner"));
+    command.env("CGROUP", &own.0).env("DIR", "/").current_dir("/");
+    let mut player = Player::start(&mut command);
+    player.say("spawn 1 50 exec sleep 600");
+    player.until("started", |player| player.told("started", 1) == 1).expect("started");
+    let child = player.started[&1];
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", child.pid)).expect("read");
+    player.process.kill().expect("kill");
+    player.process.wait().expect("dead");
+    wait_for("it ends", || (!child.lives()).then_some(()));
+    text
+}
+
+/// A user without rights that was given a cgroup uses it; one that stands in a cgroup of somebody else, or in a
+/// threaded one, does without.
+#[test]
+fn a_user_uses_what_was_delegated_and_nothing_else() {
+    let Some(base) = tier::cgroup() else { return };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: ONLY ROOT CAN BECOME A USER WITHOUT RIGHTS");
+        return;
+    }
+    let user = "65534";
+    let make = |name: &str| {
+        let own = Own(base.join(format!("test-{name}-{}", std::process::id())));
+        fs::create_dir(&own.0).expect("make");
+        own
+    };
+    let delegated = make("delegated");
+    for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+        std::os::unix::fs::chown(delegated.0.join(file), Some(65534), Some(65534)).expect("chown");
+    }
+    let place = "/ownership-";
+    assert!(first_in(&delegated, user).contains(place));
+    let others = make("others");
+    assert!(!first_in(&others, user).contains(place));
+    assert!(first_in(&others, "0").contains(place), "its owner may");
+    let threaded = make("threaded");
+    fs::create_dir(threaded.0.join("inside")).expect("make");
+    fs::write(threaded.0.join("inside/cgroup.type"), "threaded").expect("threaded");
+    assert!(!first_in(&threaded, "0").contains(place));
+}
+
+#[test]
+fn a_containment_that_cannot_be_had_is_an_error_with_a_reason() {
+    let owner = owner().with_containment(Containment::Cgroup);
+    match owner.spawn(sleeper(), |_| {}) {
+        Ok(child) => assert!(child.cgroup().is_some()),
+        Err(error) => {
+            assert_eq!(error.phase, Phase::Contain);
+            let why: Option<Why> = Machine::look().refusal(Tier::Cgroup);
+            let why = why.expect("a reason").to_string();
+            assert!(error.to_string().contains(&why), "{error}");
+        }
+    }
+}
+
+/// The unit of what is asked for: guards of one owner, all of its clones.
+#[test]
+fn the_first_containment_of_an_owner_stays() {
+    let owner: Owner = owner().with_containment(Containment::Subreaper);
+    let later = owner.clone().with_containment(Containment::Auto);
+    let asked = tier::asked();
+    let (child, _events) = start(&later, sleeper());
+    // The owner of these tests has one already.
+    let has_one = asked == Containment::Auto && tier::used() == Tier::Cgroup;
+    assert_eq!(child.cgroup().is_some(), has_one);
+}
+
+#[test]
+fn guards_are_never_in_what_they_guard() {
+    let (child, _events) = start(&owner(), sleeper());
+    let who = Identity::of(child.pid().cast_signed()).expect("child");
+    let guards = wait_for("guards", || process::Guards::of(who));
+    let of = |who: Identity| fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("read");
+    let own = of(Identity::of(std::process::id().cast_signed()).expect("this process"));
+    assert_eq!(of(guards.supervisor), own);
+    assert_eq!(guards.keeper.map(of), Some(own));
+}
+
+/// What has given up being a subreaper leaves its orphans to the guard, while it lives itself. By descent they are
+/// nobody's but the owner's, and stay until its end; a cgroup tells whose they are.
+#[test]
+fn an_orphan_that_lost_its_way_ends_with_its_scope() {
+    if tier::cgroup().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    let source = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void) {
+    char path[4096];
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    if (fork() == 0) {
+        if (fork() == 0) {
+            setsid();
+            snprintf(path, sizeof path, "%s/daemon", getenv("DIR"));
+            FILE *file = fopen(path, "w");
+            fprintf(file, "%d\n", getpid());
+            fclose(file);
+            sleep(600);
+        }
+        _exit(0);
+    }
+    sleep(600);
+}"#;
+    let program = support::compile(dir.path(), "loose", source);
+    let owner = owner();
+    let (beside, _events) = start(&owner, sleeper());
+    let (child, _events) = start(&owner, Spawn::new(&program).env("DIR", dir.path()).grace(GRACE));
+    let daemon = recorded(dir.path(), "daemon");
+    let supervisor = support::supervisor_of(&beside);
+    wait_for("it is left to the guard", || (daemon.parent() == Some(supervisor.pid)).then_some(()));
+    child.end(GRACE);
+    wait_for("it ends with its scope", || (!daemon.lives()).then_some(()));
+    assert!(Identity::of(beside.pid().cast_signed()).is_some_and(Identity::lives));
+}

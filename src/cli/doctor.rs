@@ -1,0 +1,402 @@
+//! `delegate doctor`: what this machine offers to hold processes together, what is used and why not the rest, and
+//! whether it works: a program is started, looked at and ended. Facts and the decision are
+//! [`ownership::containment`]'s; here they are asked for and shown.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::Args;
+use delegate_core::launch::program;
+use ownership::containment::{self, Choice, Limits, Tier};
+use ownership::{ChildEvent, Containment, Machine, Spawn};
+use serde::Serialize;
+
+use crate::cli::exit::Exit;
+use crate::cli::fault::Fault;
+use crate::cli::render::json;
+use crate::cli::render::text::escape;
+use crate::cli::{Context, value_of, write_out};
+
+/// `delegate doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  delegate doctor                         what is used here, and why not more
+  delegate doctor --containment cgroup    whether this could be kept; exits with 3 if not
+  delegate doctor --json | jq .containment.used")]
+pub(crate) struct DoctorArgs {
+    /// What would be asked for: auto, subreaper or cgroup
+    #[arg(long, value_name = "TIER", default_value_t = Containment::Auto)]
+    containment: Containment,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A program that was started to see whether it is held has ended by then.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Fewer descriptors than this are few for a guard of many children: each takes one to three.
+const FEW_FILES: u64 = 1024;
+
+/// Fewer process numbers than this are used up by one build.
+const FEW_PIDS: u64 = 4096;
+
+#[derive(Debug, Serialize)]
+struct Findings {
+    schema: &'static str,
+    version: &'static str,
+    /// Nothing that is needed is missing.
+    ok: bool,
+    /// What is missing, each with what to do.
+    problems: Vec<String>,
+    /// What could be better.
+    remarks: Vec<String>,
+    containment: Contained,
+    guards: Guards,
+    state_dir: Directory,
+    runtime_dir: Option<Directory>,
+    limits: Bounds,
+    kernel: Kernel,
+}
+
+#[derive(Debug, Serialize)]
+struct Contained {
+    asked: &'static str,
+    used: Option<&'static str>,
+    tiers: Vec<TierRow>,
+    /// Where scopes have their cgroups.
+    cgroup: Option<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct TierRow {
+    tier: &'static str,
+    offered: bool,
+    used: bool,
+    /// Why not.
+    why: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Guards {
+    program: Option<PathBuf>,
+    /// `stock` beside this program, or `self`: this one, executed again.
+    kind: Option<&'static str>,
+    /// A program was started, held as it should be, and ended.
+    works: bool,
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Directory {
+    path: PathBuf,
+    exists: bool,
+    writable: bool,
+    file_system: Option<String>,
+    /// `false` on a file system of another machine or process.
+    local: Option<bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct Bounds {
+    open_files: Option<u64>,
+    open_files_max: Option<u64>,
+    processes: Option<u64>,
+    pid_max: Option<u64>,
+    cgroup_pids: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Kernel {
+    release: String,
+    pidfd: bool,
+    children_lists: bool,
+    hidepid: bool,
+    cgroup2_mount: Option<PathBuf>,
+    cgroup_kill: bool,
+    cgroup_freeze: bool,
+    systemd: bool,
+    systemd_user: Option<PathBuf>,
+    user_namespaces: u64,
+    pid_namespaces: u64,
+    restricted_namespaces: bool,
+}
+
+/// Looks, and says what it found.
+///
+/// # Errors
+/// An output that cannot be written.
+pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit, Fault> {
+    let findings = look(args.containment, context);
+    let exit = if findings.ok { Exit::Done } else { Exit::BrokenPromise };
+    write_out(|to| if args.json { json::line(to, &findings) } else { show(to, &findings) })?;
+    Ok(exit)
+}
+
+fn look(asked: Containment, context: &Context) -> Findings {
+    let machine = Machine::look();
+    let choice = machine.choose(asked);
+    let limits = containment::limits();
+    let mut findings = Findings {
+        schema: "delegate.doctor/1",
+        version: env!("CARGO_PKG_VERSION"),
+        ok: false,
+        problems: Vec::new(),
+        remarks: Vec::new(),
+        containment: contained(asked, &machine, &choice),
+        guards: guards(asked, choice.used),
+        state_dir: directory(&context.state_dir),
+        runtime_dir: value_of(&context.env, "XDG_RUNTIME_DIR")
+            .map(|dir| directory(Path::new(&dir))),
+        limits: Bounds {
+            open_files: limits.open_files.0,
+            open_files_max: limits.open_files.1,
+            processes: limits.processes.0,
+            pid_max: limits.pid_max,
+            cgroup_pids: limits.cgroup_pids,
+        },
+        kernel: kernel(&machine),
+    };
+    findings.problems = problems(&findings, asked, &choice);
+    findings.remarks = remarks(&findings, &machine, limits);
+    findings.ok = findings.problems.is_empty();
+    findings
+}
+
+fn contained(asked: Containment, machine: &Machine, choice: &Choice) -> Contained {
+    let row = |tier: Tier| TierRow {
+        tier: tier.word(),
+        offered: machine.refusal(tier).is_none(),
+        used: choice.used.is_some_and(|used| tier <= used),
+        why: choice.not.iter().find(|(not, _)| *not == tier).map(|(_, why)| why.to_string()),
+    };
+    Contained {
+        asked: asked.word(),
+        used: choice.used.map(Tier::word),
+        tiers: Tier::ALL.map(row).into(),
+        cgroup: machine.cgroup.dir.clone().filter(|_| choice.used >= Some(Tier::Cgroup)),
+    }
+}
+
+/// Starts a program, sees where it stands, and ends it.
+fn guards(asked: Containment, expected: Option<Tier>) -> Guards {
+    let (program, kind) = match program::guards() {
+        Some((path, true)) => (Some(path), Some("stock")),
+        Some((path, false)) => (Some(path), Some("self")),
+        None => (None, None),
+    };
+    let error = match expected {
+        None => Some("not tried: what was asked for cannot be had".to_owned()),
+        Some(expected) => try_out(asked, expected).err(),
+    };
+    Guards { program, kind, works: error.is_none(), error }
+}
+
+fn try_out(asked: Containment, expected: Tier) -> Result<(), String> {
+    let owner = program::owner().ok_or("no program here can be a guard")?;
+    let (tell, events) = channel();
+    let spawn = Spawn::new("sleep").arg("60").containment(asked).purpose("delegate doctor");
+    let child = owner
+        .spawn(spawn, move |event| drop(tell.send(event)))
+        .map_err(|error| error.to_string())?;
+    let in_cgroup = has_cgroup(&child);
+    child.kill();
+    loop {
+        match events.recv_timeout(PATIENCE) {
+            Ok(ChildEvent::Emptied(emptied)) if emptied.left.is_empty() => break,
+            Ok(ChildEvent::Exited(_)) => {}
+            Ok(other) => return Err(format!("it was not ended: {other:?}")),
+            Err(_) => return Err("its end was not told in time".to_owned()),
+        }
+    }
+    if in_cgroup == (expected >= Tier::Cgroup) {
+        Ok(())
+    } else {
+        Err(format!("a program that was started is not held by {}", expected.word()))
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn has_cgroup(child: &ownership::Owned) -> bool {
+    child.cgroup().is_some()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_cgroup(_child: &ownership::Owned) -> bool {
+    false
+}
+
+/// A directory that need not be there yet: then it counts where it would be made.
+fn directory(path: &Path) -> Directory {
+    use rustix::fs::{Access, access};
+    let there = path.ancestors().find(|path| path.exists()).unwrap_or(path);
+    Directory {
+        path: path.to_owned(),
+        exists: path.is_dir(),
+        writable: there.is_dir() && access(there, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
+        file_system: containment::file_system(path),
+        local: is_local(there),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_local(path: &Path) -> Option<bool> {
+    use std::os::fd::AsFd as _;
+    let folder = std::fs::File::open(path).ok()?;
+    let elsewhere = ownership::journal::is_served_elsewhere(folder.as_fd()).ok()?;
+    Some(!elsewhere)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_local(_path: &Path) -> Option<bool> {
+    None
+}
+
+fn kernel(machine: &Machine) -> Kernel {
+    Kernel {
+        release: machine.kernel.clone(),
+        pidfd: machine.pidfd,
+        children_lists: machine.children,
+        hidepid: machine.hidepid,
+        cgroup2_mount: machine.cgroup.mount.clone(),
+        cgroup_kill: machine.cgroup.kill,
+        cgroup_freeze: machine.cgroup.freeze,
+        systemd: machine.systemd,
+        systemd_user: machine.systemd_user.clone(),
+        user_namespaces: machine.user_namespaces,
+        pid_namespaces: machine.pid_namespaces,
+        restricted_namespaces: machine.restricted_namespaces,
+    }
+}
+
+fn problems(findings: &Findings, asked: Containment, choice: &Choice) -> Vec<String> {
+    let mut problems = Vec::new();
+    match choice.used {
+        None => {
+            let wanted = if asked == Containment::Cgroup { Tier::Cgroup } else { Tier::Subreaper };
+            let why = choice.not.iter().find(|(tier, _)| *tier == wanted);
+            let why = why.map_or_else(String::new, |(_, why)| format!(": {why}"));
+            problems.push(format!("no process can be held by {}{why}", wanted.word()));
+        }
+        Some(_) => problems.extend(
+            findings.guards.error.as_ref().map(|error| format!("the guards do not work: {error}")),
+        ),
+    }
+    let state = &findings.state_dir;
+    if !state.writable {
+        let path = state.path.display();
+        problems.push(format!("the state directory {path} cannot be written: give --state-dir"));
+    }
+    problems
+}
+
+fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut remark = |applies: bool, text: &str| {
+        if applies {
+            remarks.push(text.to_owned());
+        }
+    };
+    remark(
+        machine.has_a_door(),
+        "this user's systemd can give a cgroup that may be written; this program does not ask it: \
+         start yours with `systemd-run --user --scope -p Delegate=yes -- PROGRAM`",
+    );
+    remark(
+        machine.hidepid,
+        "/proc hides processes of other users: members of theirs are not seen by descent",
+    );
+    remark(
+        !machine.children && machine.proc,
+        "this kernel does not list children: each look reads all processes",
+    );
+    remark(
+        findings.state_dir.local == Some(false),
+        "the state directory is on a file system of another machine or process: the guards keep no \
+         journal there, and SQLite may be slow or unsafe",
+    );
+    remark(
+        limits.open_files.1.is_some_and(|files| files < FEW_FILES),
+        "few descriptors are allowed: raise the hard limit of `ulimit -n` to hold many children",
+    );
+    remark(
+        limits.pid_max.is_some_and(|max| max < FEW_PIDS)
+            || limits.cgroup_pids.is_some_and(|max| max < FEW_PIDS),
+        "few processes are allowed here: starts may fail when many run",
+    );
+    remarks
+}
+
+fn show(to: &mut dyn Write, findings: &Findings) -> io::Result<()> {
+    let mut row = |name: &str, text: String| writeln!(to, "{name:<15} {}", escape(&text));
+    let Contained { asked, used, tiers, cgroup } = &findings.containment;
+    row("containment", format!("{} ({asked} was asked for)", used.unwrap_or("none")))?;
+    for TierRow { tier, used, why, .. } in tiers {
+        let place = cgroup.as_ref().filter(|_| *tier == Tier::Cgroup.word());
+        let place = place.map_or_else(String::new, |dir| format!(", inside of {}", dir.display()));
+        let text = match why {
+            Some(why) => format!("not used: {why}"),
+            None if *used => format!("used{place}"),
+            None => "not used".to_owned(),
+        };
+        row(&format!("  {tier}"), text)?;
+    }
+    let Guards { program, kind, error, .. } = &findings.guards;
+    let program = match (program, kind) {
+        (Some(path), Some("self")) => format!("this program, executed again: {}", path.display()),
+        (Some(path), _) => path.display().to_string(),
+        (None, _) => "none".to_owned(),
+    };
+    row("guards", program)?;
+    row("", error.clone().unwrap_or_else(|| "a program was started, held and ended".to_owned()))?;
+    row("state", described(&findings.state_dir))?;
+    let runtime = findings.runtime_dir.as_ref();
+    row("runtime", runtime.map_or_else(|| "XDG_RUNTIME_DIR is not set".to_owned(), described))?;
+    let Bounds { open_files, open_files_max, processes, pid_max, cgroup_pids } = findings.limits;
+    row("limits", format!("descriptors {} (up to {})", bound(open_files), bound(open_files_max)))?;
+    let (processes, cgroup_pids) = (bound(processes), bound(cgroup_pids));
+    let pid_max = pid_max.map_or_else(|| "unknown".to_owned(), |max| max.to_string());
+    row("", format!("processes {processes}, in our cgroup {cgroup_pids}, numbers to {pid_max}"))?;
+    let kernel = &findings.kernel;
+    row("kernel", kernel.release.clone())?;
+    let has = [
+        ("pidfd", kernel.pidfd),
+        ("lists of children", kernel.children_lists),
+        ("cgroup.kill", kernel.cgroup_kill),
+        ("cgroup.freeze", kernel.cgroup_freeze),
+        ("hidepid", kernel.hidepid),
+        ("systemd", kernel.systemd),
+    ];
+    let has = has.map(|(name, has)| format!("{name} {}", if has { "yes" } else { "no" }));
+    row("", has.join(", "))?;
+    let namespaces = if kernel.restricted_namespaces { ", restricted by AppArmor" } else { "" };
+    row("", format!("user namespaces up to {}{namespaces}", kernel.user_namespaces))?;
+    for remark in &findings.remarks {
+        row("remark", remark.clone())?;
+    }
+    for problem in &findings.problems {
+        row("PROBLEM", problem.clone())?;
+    }
+    if findings.ok {
+        writeln!(to, "everything that is needed works")?;
+    }
+    Ok(())
+}
+
+fn described(directory: &Directory) -> String {
+    let Directory { path, exists, writable, file_system, local } = directory;
+    let words = [
+        (!exists).then_some("not there yet"),
+        Some(if *writable { "writable" } else { "NOT WRITABLE" }),
+        file_system.as_deref(),
+        local.map(|local| if local { "local" } else { "NOT LOCAL" }),
+    ];
+    let words: Vec<_> = words.into_iter().flatten().collect();
+    format!("{} ({})", path.display(), words.join(", "))
+}
+
+fn bound(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "without limit".to_owned(), |limit| limit.to_string())
+}

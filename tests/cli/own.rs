@@ -1,0 +1,105 @@
+//! `delegate own` and `delegate shim`: exit codes, what is written down, and scripts that are made, found and removed.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::rig::{DELEGATE, Rig, Said};
+
+#[test]
+fn a_program_ends_as_without_own_and_leaves_nothing() {
+    let rig = Rig::new();
+    let said = rig.run([
+        "own",
+        "--",
+        "sh",
+        "-c",
+        "echo out; sleep 600 & setsid sleep 600 & sleep 0.1; exit 7",
+    ]);
+    assert_eq!((said.code, &*said.out), (Some(7), "out\n"));
+    assert!(said.err.contains("own: sh exited 7; ended with it: 2 (sleep ×2)"), "{}", said.err);
+    rig.wait_for_nobody();
+    assert_eq!(rig.run(["wrap", "true"]).code, Some(0));
+}
+
+#[test]
+fn our_own_failures_have_codes_that_programs_seldom_have() {
+    let rig = Rig::new();
+    for (args, code) in [
+        (&["own", "--", "no-such-program"][..], 127),
+        (&["own", "--", "/etc/passwd"], 126),
+        (&["own"], 125),
+        (&["own", "--grace", "soon", "true"], 125),
+        (&["own", "--report", "/no/such/dir/x", "true"], 125),
+    ] {
+        let said = rig.run(args);
+        assert_eq!(said.code, Some(code), "{args:?}: {}", said.err);
+        assert!(!said.err.is_empty());
+    }
+}
+
+#[test]
+fn what_is_run_is_in_the_ledger_and_in_a_report() {
+    let rig = Rig::new();
+    let report = rig.path("report.json");
+    let report = report.to_str().unwrap();
+    let script = "sleep 600 & sleep 0.1; exit 3";
+    assert_eq!(rig.run(["own", "-q", "--report", report, "--", "sh", "-c", script]).code, Some(3));
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!(report["status"]["code"], 3);
+    assert_eq!((&report["ended_count"], &report["ended"][0]["name"]), (&1.into(), &"sleep".into()));
+    let ledger = rig.path("state/ledger.sqlite");
+    let row = &ownership::ledger::history(&ledger, 1).unwrap()[0];
+    assert_eq!((&*row.purpose, &*row.executable), ("own", "sh"));
+    assert_eq!(row.end, Some(ownership::ledger::End::Exited(ownership::ExitStatus::Code(3))));
+}
+
+/// `delegate shim` with these folders in `PATH`.
+fn shim(rig: &Rig, path: &str, args: &[&str]) -> Said {
+    let mut command = rig.program(DELEGATE);
+    command.arg("shim").args(args).env("PATH", path).env("XDG_DATA_HOME", rig.path("data"));
+    Said::of(command.output().unwrap())
+}
+
+#[test]
+fn a_shim_is_made_found_first_and_removed() {
+    let rig = Rig::new();
+    rig.file("bin/greet", "#!/bin/sh\necho \"greet $*\"; exit 5\n");
+    fs::set_permissions(rig.path("bin/greet"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (bin, shims) = (rig.path("bin"), rig.path("data/delegate/shims"));
+    let path = std::env::var("PATH").unwrap();
+    let without = format!("{}:{path}", bin.display());
+    let with = format!("{}:{without}", shims.display());
+    shim(&rig, &without, &["install", "greet"]).expect(0).says("not effective yet: export PATH=");
+    // Made again, it still names the program and not itself.
+    let said = shim(&rig, &with, &["install", "greet"]);
+    said.expect(0).says(&format!("{} under own", rig.path("bin/greet").display()));
+    assert!(!said.out.contains("not effective"), "{}", said.out);
+    let json = shim(&rig, &with, &["list", "--json"]).json();
+    assert_eq!(
+        (&json["shims"][0]["name"], &json["shims"][0]["effective"]),
+        (&"greet".into(), &true.into())
+    );
+    shim(&rig, &without, &["list"]).expect(0).says("comes first in PATH");
+    let mut greet = rig.program("greet");
+    let greet = Said::of(greet.args(["a b", "c"]).env("PATH", &with).output().unwrap());
+    assert_eq!((greet.code, &*greet.out), (Some(5), "greet a b c\n"));
+    shim(&rig, &with, &["remove", "greet"]).expect(0);
+    assert!(!shims.join("greet").exists() && rig.path("bin/greet").exists());
+    shim(&rig, &with, &["remove", "greet"]).expect(2).says("no script for `greet`");
+}
+
+#[test]
+fn a_shim_is_refused_where_it_would_do_harm() {
+    let rig = Rig::new();
+    let folder = std::path::Path::new(DELEGATE).parent().unwrap().display().to_string();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    shim(&rig, &path, &["install", "delegate"]).expect(2).says("start itself for ever");
+    shim(&rig, &path, &["install", "no-such-program"]).expect(2).says("in no directory of PATH");
+    shim(&rig, &path, &["install", "../sh"]).expect(2).says("no name of a program");
+    rig.file("data/delegate/shims/sh", "mine");
+    shim(&rig, &path, &["install", "sh"]).expect(2).says("was not made here");
+    shim(&rig, &path, &["remove", "sh"]).expect(2);
+    assert_eq!(fs::read_to_string(rig.path("data/delegate/shims/sh")).unwrap(), "mine");
+}
