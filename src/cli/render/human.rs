@@ -119,6 +119,10 @@ fn detail(outcome: &Outcome, style: Style) -> String {
         let path = path.to_string_lossy();
         add(&format!("{bytes} bytes in {}", escape(&path)));
     }
+    if outcome.schema_valid == Some(false) {
+        let first = outcome.schema_errors.first().map_or("", String::as_str);
+        add(&format!("not by its output_schema: {}", shown(first)));
+    }
     if let Some(note) = outcome.notes.first() {
         add(&shown(note));
     }

@@ -111,6 +111,9 @@ fn c48_a_file_or_a_link_in_the_way_is_left_alone() {
         let mut outcome = entry(Status::Completed, &lines(100));
         finalise(None, Some(400), folder.path()).apply(&mut outcome);
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        // The trap is live: a plain write goes through it.
+        std::fs::write(&place, "sprung").unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "sprung");
         assert_eq!(outcome.summary, Some(lines(100)));
         assert_eq!((outcome.summary_truncated, &outcome.summary_full_path), (false, &None));
         assert!(outcome.notes.iter().any(|note| note.contains("max_summary_chars")));
