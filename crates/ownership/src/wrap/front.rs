@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use super::machine::{Effect, Event, Machine};
 use super::passed::Passed;
-use super::report::EndedReport;
+use super::report::{EndedReport, printable};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, Wrap};
 use crate::exit::{ChildEvent, Emptied, ExitStatus};
 use crate::hook;
@@ -86,7 +86,7 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let passed = Passed::find().map_err(|error| Refused::failed("/proc cannot be read", &error))?;
     let report = match &wrap.report {
         None => None,
-        Some(path) => Some(File::create(path).map_err(|error| {
+        Some(path) => Some(passed.report(path).map_err(|error| {
             Refused::failed(&format!("{} cannot be written", path.display()), &error)
         })?),
     };
@@ -94,6 +94,9 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let heard = HEARD.iter().fold(REAL_TIME, |set, number| set | 1 << (number - 1));
     let signals =
         front::hear(heard).map_err(|error| Refused::failed("signals cannot be heard", &error))?;
+    if passed.made_group {
+        take_terminal();
+    }
     if !hook::is_off("wake") {
         front::wake_with_parents_death();
     }
@@ -223,6 +226,16 @@ fn terminal() -> Option<OwnedFd> {
     use rustix::fs::{Mode, OFlags, open};
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     open("/dev/tty", flags, Mode::empty()).ok()
+}
+
+/// Shows the terminal to our group where it was shown to one that has no number here: as far as can be told, to the one
+/// that we were in.
+fn take_terminal() {
+    let Some(terminal) = terminal() else { return };
+    if rustix::termios::tcgetpgrp(&terminal) == Err(rustix::io::Errno::OPNOTSUPP) {
+        // Where it fails, the program reads in the background.
+        let _ = rustix::termios::tcsetpgrp(&terminal, rustix::process::getpgrp());
+    }
 }
 
 struct Front {
@@ -390,6 +403,6 @@ fn say(line: &str) {
     let stderr = io::stderr();
     let mut asked = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)];
     if poll(&mut asked, Some(&LAST_WORD)).is_ok_and(|ready| ready > 0) {
-        drop(stderr.lock().write_all(format!("{line}\n").as_bytes()));
+        drop(stderr.lock().write_all(format!("{}\n", printable(line)).as_bytes()));
     }
 }
