@@ -14,6 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use support::matrix::{Bystanders, Case, run};
+use support::process::everybody;
 use support::{Identity, kill_both, no_hooks, recorded, wait_for, wait_for_nobody};
 use wrapped::{OWN, Wrapped, holds, holds_handle, wait_child};
 
@@ -110,6 +111,46 @@ fn a_group_of_another_pid_namespace_is_no_obstacle() {
     }
     assert_eq!(ended.status.code(), Some(5), "{}", error_of(&ended));
     assert!(error_of(&ended).contains("ended with it: 1 (sleep)"), "{}", error_of(&ended));
+}
+
+/// What a container's engine runs inside, and leaves there, is the first process's to reap.
+#[test]
+fn the_first_process_of_a_namespace_reaps_what_is_left_to_it() {
+    let left = |off: &str| {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWN, "--", "sh", "-c"]);
+        command.args(["echo $$ > $D/new; mv $D/new $D/program; exec sleep 600"]);
+        command.env("D", dir.path()).env("OWNERSHIP_TEST_OFF", off).stdin(Stdio::null());
+        let mut unshare = command.spawn().expect("unshare");
+        wait_for("the program", || dir.path().join("program").exists().then_some(()));
+        let below = |pid: i32| everybody().filter(move |who| who.parent() == Some(pid));
+        let front = below(unshare.id().cast_signed()).next().expect("a front");
+        let mut sent = Command::new("nsenter");
+        sent.args(["--pid", "--target", &front.pid.to_string(), "sh", "-c", "sleep 0.1 & exit 0"]);
+        assert!(sent.status().expect("nsenter").success());
+        // From here on what it left is the front's.
+        let dead = |who: Identity| who.state().is_some_and(|state| state == "Z");
+        let others = || below(front.pid).filter(|who| who.name() == "sleep");
+        wait_for("it ends", || others().all(dead).then_some(()));
+        if off.is_empty() {
+            wait_for("it is reaped", || (others().count() == 0).then_some(()));
+        }
+        let left = others().count();
+        front.kill();
+        wait_child(&mut unshare);
+        left
+    };
+    let probe =
+        Command::new("unshare").args(["--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    if !probe.expect("unshare").success() {
+        println!("SKIPPED: no pid namespace can be made here");
+        return;
+    }
+    assert_eq!(left(""), 0);
+    if !no_hooks() {
+        assert_eq!(left("init"), 1);
+    }
 }
 
 #[test]
