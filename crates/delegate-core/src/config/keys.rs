@@ -38,6 +38,7 @@ pub(crate) enum Id {
     FallbackProviders,
     InheritMcpToolsets,
     SubagentAutoApprove,
+    JanitorAtStart,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -53,6 +54,8 @@ pub(crate) enum Type {
     Seconds { min: Duration, optional: bool },
     /// `warn`, `interrupt` or `kill`.
     OnStale,
+    /// `end`, `report` or `ignore`.
+    AtStart,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -170,7 +173,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 28] = [
+pub(crate) const KEYS: [KeyInfo; 29] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -423,6 +426,15 @@ pub(crate) const KEYS: [KeyInfo; 28] = [
         sensitive: true,
         about: "Children approve dangerous commands once (true) or deny them.",
     },
+    KeyInfo {
+        id: Id::JanitorAtStart,
+        name: "janitor_at_start",
+        kind: Type::AtStart,
+        default: "end",
+        also: None,
+        sensitive: false,
+        about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
+    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -441,6 +453,7 @@ impl fmt::Display for Type {
                 write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
+            Self::AtStart => f.write_str("end, report or ignore"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 
+use crate::identity;
 use crate::spawn::Joins;
 use crate::sys::{front, process};
 
@@ -25,7 +26,8 @@ impl Passed {
         let ignored = mask(&status, "SigIgn") & !pipe;
         let ignored = if front::pipe_was_ignored() { ignored | pipe } else { ignored };
         let blocked = mask(&status, "SigBlk");
-        let group = rustix::process::getpgrp().as_raw_nonzero().get();
+        // One that cannot be named cannot be joined: the program leads its own then.
+        let group = identity::own_group();
         Ok(Self { numbers: inherited()?, joins: Joins { group, ignored, blocked } })
     }
 
