@@ -14,9 +14,13 @@ mod support;
 mod batch_files;
 mod codes;
 mod config;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod death;
 mod doctor;
 mod documents;
+#[cfg(target_os = "linux")]
+mod environments;
 mod help;
 mod hostile;
 #[cfg(target_os = "linux")]
