@@ -181,7 +181,10 @@ fn begin(line: &mut UnixStream) -> io::Result<TaskSpec> {
                 ParentMessage::BeginFromParts => {
                     return codec::from_bytes(&whole).map_err(io::Error::other);
                 }
-                ParentMessage::Interrupt | ParentMessage::Notice { .. } | ParentMessage::Dump => {}
+                ParentMessage::Interrupt
+                | ParentMessage::Notice { .. }
+                | ParentMessage::Steer { .. }
+                | ParentMessage::Dump => {}
             }
         }
     }
@@ -204,6 +207,8 @@ fn finish(answer: Option<String>, answer_bytes: u64) -> ChildMessage {
         tokens: Tokens::default(),
         model: None,
         cost_usd: None,
+        cost_status: None,
+        schema: None,
         tool_trace: Vec::new(),
     }))
 }

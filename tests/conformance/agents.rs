@@ -31,12 +31,25 @@ pub enum Op {
     Blank,
     /// Waits for a notice of the parent, and says it.
     AwaitNotice,
+    /// Waits for a word that steers it, and says it.
+    AwaitSteer,
+    /// Says every word that steers it, until a file exists.
+    SteersUntil(String),
+    /// What a tool gave, with what there is to say to the model.
+    ToolResult(String),
+    /// Asks for approval, and says the answer.
+    Approve(String),
     Read(String),
     Wrote(String),
     /// A model call with so many tokens of reasoning and nothing else.
     Reasoned(u64),
     /// How the current tool ended, with what it gave.
     Output(String, bool),
+    /// One of several calls at once: id, tool, arguments as JSON.
+    Call(String, String, String),
+    /// What the call of this id gave, as JSON.
+    Result(Option<String>, String),
+    CostStatus(String),
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
     /// Burns the CPU for milliseconds.
@@ -139,12 +152,43 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             }
             std::thread::sleep(Duration::from_millis(2));
         },
+        Op::AwaitSteer => loop {
+            session.checkpoint()?;
+            if let Some(text) = session.steer() {
+                session.text(&text);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        },
+        Op::SteersUntil(path) => {
+            while !std::path::Path::new(&path).exists() {
+                session.checkpoint()?;
+                if let Some(text) = session.steer() {
+                    session.text(&format!("<{text}>"));
+                }
+            }
+        }
+        Op::ToolResult(result) => {
+            let result = session.with_steers(result);
+            session.text(&result);
+        }
+        Op::Approve(request) => {
+            let answer = if session.approve(request) { "approved" } else { "denied" };
+            session.text(answer);
+        }
         Op::Read(path) => session.read_file(path),
         Op::Wrote(path) => session.wrote_file(path),
         Op::Reasoned(tokens) => {
             session.api_call_with_reasoning(Tokens::default(), tokens, None);
         }
         Op::Output(text, ok) => session.tool_output(&text, ok),
+        Op::Call(id, name, args) => {
+            session.tool_call(&id, &name, None, serde_json::from_str(&args)?);
+        }
+        Op::Result(id, result) => {
+            session.tool_result(id.as_deref(), &serde_json::from_str(&result)?);
+        }
+        Op::CostStatus(word) => session.cost_status(&word),
         Op::Relay(name, tool, preview) => {
             session.relay(&name, Some(&tool), Some(&preview), Value::Null);
         }

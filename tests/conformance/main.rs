@@ -16,6 +16,8 @@ mod alone;
 mod command;
 mod command_bytes;
 mod command_family;
+mod control;
+mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
@@ -29,6 +31,7 @@ mod order;
 mod parity;
 mod parity_random;
 mod result_size;
+mod results;
 mod routing_parity;
 mod seen;
 mod spec;
@@ -47,5 +50,6 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
-    || routing_parity::Probe
+    || routing_parity::Probe,
+    results::Pupil::default
 );

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::event::ChildEvent;
-use crate::outcome::{ExitReason, Tokens, ToolCall};
+use crate::outcome::{ExitReason, SchemaWord, Tokens, ToolCall};
 use crate::spec::TaskSpec;
 use crate::value::Bytes;
 
@@ -56,6 +56,14 @@ pub enum ParentMessage {
     /// A word to the agent that interrupts nothing: it reads it when it likes.
     Notice {
         /// One line.
+        text: String,
+    },
+    /// A word of whoever steers the agent, kept until it is read. Taking it is told by
+    /// [`crate::Note::Steered`] with its number; what was not told before `Finish` was missed.
+    Steer {
+        /// Counts up within one child.
+        number: u64,
+        /// The text, at most [`STEER_BYTES`].
         text: String,
     },
     /// Tell what you are doing ([`ChildMessage::Dump`]). Answered by the thread that writes the line,
@@ -114,6 +122,12 @@ pub struct Beat {
     pub activity: u64,
 }
 
+/// Bytes of a [`ParentMessage::Steer`].
+pub const STEER_BYTES: usize = 64 * 1024;
+
+/// Words of [`ParentMessage::Steer`] that wait for one child at most.
+pub const STEERS: usize = 32;
+
 /// Bytes of a [`ChildMessage::Dump`].
 pub const DUMP_BYTES: usize = 64 * 1024;
 
@@ -142,6 +156,12 @@ pub struct Finish {
     pub model: Option<String>,
     /// Money, in US dollars.
     pub cost_usd: Option<f64>,
+    /// What kind of number that is.
+    #[serde(default)]
+    pub cost_status: Option<String>,
+    /// How the answer met its schema; `None` when none was asked for or there is no answer.
+    #[serde(default)]
+    pub schema: Option<SchemaWord>,
     /// Calls of tools, oldest first; at most [`crate::outcome::MAX_TOOL_TRACE`].
     pub tool_trace: Vec<ToolCall>,
 }

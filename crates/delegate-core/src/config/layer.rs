@@ -315,6 +315,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::HeartbeatInterval => set(&mut settings.heartbeat_interval, value.time()),
         Id::MaxIterations => set(&mut settings.max_iterations, value.count()),
         Id::MaxResultBytes => set(&mut settings.max_result_bytes, value.count()),
+        Id::MaxSummaryChars => settings.max_summary_chars = value.count(),
         Id::WorkerCommand => settings.worker_command = value.command(),
         Id::MaxSpawnDepth => set(&mut settings.max_spawn_depth, value.count()),
         Id::OrchestratorEnabled => settings.orchestrator_enabled = *value == Typed::Flag(true),

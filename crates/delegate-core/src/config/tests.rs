@@ -101,6 +101,7 @@ fn every_key_reaches_its_setting() {
   heartbeat_interval_seconds: 1.25
   max_iterations: 9
   max_result_bytes: 1000
+  max_summary_chars: 0
   worker: {command: [python3, worker.py]}
   max_spawn_depth: 3
   orchestrator_enabled: false
@@ -133,6 +134,7 @@ fn every_key_reaches_its_setting() {
         heartbeat_interval: Duration::from_millis(1250),
         max_iterations: 9,
         max_result_bytes: 1000,
+        max_summary_chars: Some(0),
         worker_command: Some(vec!["python3".into(), "worker.py".into()]),
         max_spawn_depth: 3,
         orchestrator_enabled: false,
