@@ -110,12 +110,31 @@ fn a_ledger_that_cannot_be_written_fails_no_batch() {
     assert!(warnings[0].as_str().unwrap().contains("written down in the ledger"), "{warnings}");
 }
 
-/// The one that the guards cannot see to: they are killed together with their owner. The next start names what
-/// is left, and does nothing about it. In threads, since a worker process ends what it started itself.
+/// Those that the guards cannot see to: they are killed together with their owner. The next start ends what is left, or
+/// names it, or says nothing, as it is told. In threads, since a worker process ends what it started itself.
 #[test]
-fn what_escaped_is_named_at_the_next_start() {
+fn what_escaped_is_ended_named_or_ignored_at_the_next_start() {
+    for tier in ["subreaper", "auto"] {
+        for (at_start, lives, said) in
+            [("end", false, "were ended"), ("report", true, "still run"), ("ignore", true, "")]
+        {
+            let case = format!("{tier}, {at_start}");
+            let Some(told) = escaped(tier, at_start) else { return };
+            told.says("code 0").says("the stranger lives");
+            assert_eq!(told.out.contains("the escaped lives"), lives, "{case}: {told:?}");
+            let warnings: Vec<_> =
+                told.err.lines().filter(|line| line.contains("owners that are dead")).collect();
+            assert_eq!(warnings.len(), usize::from(!said.is_empty()), "{case}: {told:?}");
+            for warning in warnings {
+                assert!(warning.contains(said) && warning.contains("pid "), "{case}: {told:?}");
+            }
+        }
+    }
+}
+
+fn escaped(tier: &str, at_start: &str) -> Option<crate::rig::Said> {
     let rig = Rig::new();
-    rig.batch("b.yaml", &["echo $$ > escaped; exec sleep 600"]);
+    rig.batch("b.yaml", &["echo $$ > escaped; trap '' TERM; exec sleep 600"]);
     rig.batch("next.yaml", &["exit 0"]);
     let script = format!(
         "{DELEGATE} run b.yaml --isolation thread & owner=$!
@@ -124,24 +143,24 @@ fn what_escaped_is_named_at_the_next_start() {
          supervisor=$(cat escaped)
          until test $(cat /proc/$supervisor/comm) = minder; do supervisor=$(parent $supervisor); done
          keeper=$(parent $supervisor)
-         kill -STOP $keeper $supervisor
-         kill -KILL $owner; wait $owner
-         kill -KILL $keeper $supervisor
+         sleep 600 & stranger=$!
+         for who in $owner $keeper $supervisor; do
+             kill -STOP $who; until grep -q ') T ' /proc/$who/stat; do sleep 0.02; done
+         done
+         kill -KILL $supervisor; kill -KILL $keeper; kill -KILL $owner; wait $owner
          while test -e /proc/$keeper/exe || test -e /proc/$supervisor/exe; do sleep 0.02; done
-         {DELEGATE} run next.yaml; echo code $?
-         kill -0 $(cat escaped) && echo lives"
+         {DELEGATE} run next.yaml --set janitor_at_start={at_start} --set terminate_grace=300ms
+         echo code $?
+         lives() {{ grep -qs ') [^ZX] ' /proc/$1/stat && echo the $2 lives; }}
+         lives $(cat escaped) escaped; lives $stranger stranger; true"
     );
     let mut fence = rig.program("setsid");
     fence.args(["-w", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c"]);
-    // Where there are cgroups the next owner does not only name it: it ends it.
-    fence.env("OWNERSHIP_TEST_CONTAINMENT", "subreaper");
+    fence.env("OWNERSHIP_TEST_CONTAINMENT", tier);
     let said = crate::rig::Said::of(fence.arg(script).output().unwrap());
     if said.err.contains("unshare failed") {
         eprintln!("SKIPPED: no pid namespace can be made here");
-        return;
+        return None;
     }
-    said.says("code 0").says("lives");
-    let warnings: Vec<_> = said.err.lines().filter(|line| line.contains("still run")).collect();
-    assert_eq!(warnings.len(), 1, "{said:?}");
-    assert!(warnings[0].contains("which is dead") && warnings[0].contains("pid "), "{said:?}");
+    Some(said)
 }

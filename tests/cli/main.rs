@@ -15,9 +15,13 @@ mod batch_files;
 mod codes;
 mod config;
 mod control;
+#[cfg(target_os = "linux")]
+mod crowd;
 mod death;
 mod doctor;
 mod documents;
+#[cfg(target_os = "linux")]
+mod environments;
 mod help;
 mod hostile;
 #[cfg(target_os = "linux")]

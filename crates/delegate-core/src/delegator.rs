@@ -150,7 +150,7 @@ impl Builder {
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let store = Store::open(&state_dir);
-        let records = Records::open(&store);
+        let records = Records::open(&store, &self.settings);
         let worker =
             worker.map(|worker| WorkerProgram { owner: records.kept_by(worker.owner), ..worker });
         let batches = start_loop()?;

@@ -1,6 +1,6 @@
 //! A fixture: an owner that writes down what it does, and those who look at that after its death.
 //!
-//! `record-owner own DIR`: an owner with its ledger in `DIR` that starts three sleepers (the last one in a
+//! `record-owner own DIR [TIER]`: an owner with its ledger in `DIR` that starts three sleepers (the last one in a
 //! scope without a process) and a shell with one, prints a line once they run and stays until its end is told on stdin.
 //! `record-owner two DIR OTHER`: one owner with a ledger in each, that starts a sleeper by either; otherwise the same.
 //! `record-owner escape DIR`, in a pid namespace of its own: starts such an owner, kills it together with
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ownership::ledger::Leftover;
-use ownership::{Ledger, Owner, Program, Spawn};
+use ownership::{Containment, Ledger, Owner, Program, Spawn};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 fn main() -> ExitCode {
@@ -24,7 +24,8 @@ fn main() -> ExitCode {
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["own", dir] => own(Path::new(dir)),
+        ["own", dir] => own(Path::new(dir), Containment::Auto),
+        ["own", dir, tier] => own(Path::new(dir), tier.parse().expect("a tier")),
         ["two", first, second] => two([first, second].map(Path::new)),
         ["escape", dir] => escape(Path::new(dir)),
         _ => return ExitCode::from(2),
@@ -32,10 +33,10 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn own(dir: &Path) {
+fn own(dir: &Path, containment: Containment) {
     let ledger = Arc::new(Ledger::open(dir.join("ledger.sqlite")));
     let owner = Owner::new(Program::current().expect("this program"), Vec::new());
-    let owner = owner.with_ledger(Arc::clone(&ledger));
+    let owner = owner.with_ledger(Arc::clone(&ledger)).with_containment(containment);
     let sleeper = |purpose: &str| {
         let spawn = Spawn::new("sleep").arg("600").purpose(purpose);
         spawn.grace(Duration::from_millis(300))

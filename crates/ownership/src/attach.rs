@@ -9,7 +9,6 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::child::supervisor_error;
-use crate::containment::Containment;
 use crate::line::{self, Received};
 use crate::program::{KEEPER_ROLE, Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, VERSION};
@@ -95,12 +94,13 @@ pub(crate) fn attach_given(line: OwnedFd) -> Result<Attached, SpawnError> {
 
 /// Starts a keeper, which starts the supervisor, and gives our end of their line. The stage that we start
 /// leaves at once, so that this process has no child that its program did not start; near us there is no
-/// stage. `journal` is where they write down what they do, `containment` what they hold scopes together with.
+/// stage. `journal` is where they write down what they do, `containment` what they hold
+/// scopes together with ([`launch::CONTAINMENT`]).
 pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     numbers: RoleNumbers,
-    (journal, containment): (Option<&Path>, Containment),
+    (journal, containment): (Option<&Path>, &str),
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();

@@ -226,6 +226,40 @@ pub(crate) fn stale(base: &Path) -> Vec<Stale> {
     found
 }
 
+/// The place of a dead owner in which a cgroup stands, as far as its path tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Grave {
+    /// Of the place itself, as `/proc/PID/cgroup` writes it.
+    pub(crate) path: String,
+    /// The owner's number, start time and pid namespace.
+    pub(crate) pid: u32,
+    pub(crate) start: u64,
+    pub(crate) namespace: u64,
+}
+
+/// The innermost place of an owner in the path of a cgroup, and the paths of those around it.
+pub(crate) fn place_in(path: &str) -> Option<(Grave, Vec<String>)> {
+    let mut places = Vec::new();
+    let mut at = String::new();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        at = format!("{at}/{part}");
+        if let Some(owner) = part.strip_prefix(PREFIX).and_then(Owner::parse) {
+            let Owner { pid, start, namespace } = owner;
+            places.push(Grave { path: at.clone(), pid: pid.cast_unsigned(), start, namespace });
+        }
+    }
+    let place = places.pop()?;
+    Some((place, places.into_iter().map(|around| around.path).collect()))
+}
+
+/// Whether a place is this user's and no guard holds it any more.
+pub(crate) fn is_deserted(dir: &Path) -> bool {
+    let own_user = rustix::process::geteuid().as_raw();
+    let ours = fs::metadata(dir).is_ok_and(|meta| meta.uid() == own_user);
+    ours && open_dir(dir)
+        .is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
 /// What the name of a place says.
 #[derive(Debug, PartialEq, Eq)]
 struct Owner {
@@ -325,6 +359,18 @@ mod tests {
         let name = path.file_name().and_then(|name| name.to_str()).expect("name");
         let own = Owner::parse(name.strip_prefix(PREFIX).expect("ours")).expect("parsed");
         assert_eq!((own.pid, own.start, own.namespace), (12, 345, namespace()));
+    }
+
+    #[test]
+    fn the_innermost_place_counts_and_those_around_it_are_told() {
+        let (place, around) =
+            place_in("/a/ownership-7.8.0-9/3/ownership-17.18.0-9/4/x").expect("one");
+        assert_eq!((place.pid, place.start, place.namespace), (17, 18, 9));
+        assert_eq!(place.path, "/a/ownership-7.8.0-9/3/ownership-17.18.0-9");
+        assert_eq!(around, ["/a/ownership-7.8.0-9"]);
+        for none in ["", "/", "/ownership-look-12", "/ownership-7.8-9/1", "/x/yownership-7.8.0-9"] {
+            assert_eq!(place_in(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::attach::{Attached, attach, attach_given, start_guards};
@@ -22,6 +22,7 @@ use crate::child::{Packed, Terms, Wanted, lock, request_error, supervisor_error}
 use crate::connection::{Connection, Heard};
 use crate::containment::Containment;
 use crate::exit::ChildEvent;
+use crate::launch::LEAVES_STALE;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
 use crate::program::{Kind, Program, RoleNumbers, Stand};
@@ -29,7 +30,7 @@ use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
 pub(crate) use crate::supervisor_loop::{run_keeper, run_supervisor};
 use crate::sys::Pid;
-use crate::{crash, identity, line};
+use crate::{crash, hook, identity, line};
 
 pub(crate) mod comeback;
 mod groups;
@@ -46,7 +47,11 @@ pub(crate) struct Client {
     journal: OnceLock<PathBuf>,
     /// What they hold scopes together with.
     containment: OnceLock<Containment>,
+    /// Whether they leave alone what dead owners left in cgroups.
+    leaves_stale: OnceLock<()>,
     state: Mutex<State>,
+    /// The end of [`State::handing_over`].
+    handed_over: Condvar,
 }
 
 impl fmt::Debug for Client {
@@ -76,6 +81,8 @@ struct State {
     last_mark: u64,
     /// Number of the last guard that said hello.
     generation: u32,
+    /// Others take over from guards that both died, and were not told of everybody yet.
+    handing_over: bool,
     /// The last question to a guard that took over.
     resync: Option<succession::Resync>,
 }
@@ -104,8 +111,19 @@ impl Client {
     fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        let containment = OnceLock::new();
-        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
+        let (containment, leaves_stale, state) =
+            (OnceLock::new(), OnceLock::new(), Mutex::new(state));
+        let handed_over = Condvar::new();
+        Arc::new(Self {
+            process,
+            number,
+            source,
+            journal,
+            containment,
+            leaves_stale,
+            state,
+            handed_over,
+        })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -121,8 +139,14 @@ impl Client {
         let _ = self.containment.set(containment);
     }
 
-    fn containment(&self) -> Containment {
-        self.containment.get().copied().unwrap_or_default()
+    /// Guards that are started from now on leave alone what dead owners left in cgroups.
+    pub(crate) fn leave_stale(&self) {
+        let _ = self.leaves_stale.set(());
+    }
+
+    fn containment(&self) -> String {
+        let leaves = if self.leaves_stale.get().is_some() { LEAVES_STALE } else { "" };
+        format!("{}{leaves}", self.containment.get().copied().unwrap_or_default().word())
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -175,9 +199,14 @@ impl Client {
         let id = child.id;
         let bytes = line::pack(request.encode(), id, &mut fds)
             .map_err(|errno| request_error("arguments and environment", errno.raw_os_error()))?;
-        let line = self.line(&mut state)?;
+        let mut line = self.line(&mut state)?;
         if line.is_read_here() {
             return Err(request_error("a callback may start nothing", libc::EDEADLK));
+        }
+        // Whoever sees its start answered may rely on all that was there before: the owner may die a moment later.
+        while state.handing_over && !hook::is_off("hand-over-first") {
+            state = self.handed_over.wait(state).unwrap_or_else(PoisonError::into_inner);
+            line = self.line(&mut state)?;
         }
         let packed = Arc::new(Packed::new(bytes, fds));
         let child = Arc::new(child);
@@ -245,7 +274,8 @@ impl Client {
                 let journal = self.journal.get().map(PathBuf::as_path);
                 let (before, owner) = (state.generation, self.number);
                 let numbers = RoleNumbers { before, owner, stand: *stand };
-                let kept = (journal, self.containment());
+                let containment = self.containment();
+                let kept = (journal, containment.as_str());
                 attach(|| start_guards(program, args, numbers, kept))?
             }
             Source::Given => attach_given(state.given.take().ok_or_else(|| {
@@ -423,7 +453,9 @@ mod tests {
             source: Source::Given,
             journal: OnceLock::new(),
             containment: OnceLock::new(),
+            leaves_stale: OnceLock::new(),
             state: Mutex::default(),
+            handed_over: Condvar::new(),
         };
         let spawn = Spawn::new("true");
         let error =

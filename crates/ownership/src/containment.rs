@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 #[cfg(target_os = "linux")]
-pub(crate) use look::cgroup_of_guards;
+pub(crate) use look::{cgroup_of_guards, dir_of_cgroup};
 #[cfg(target_os = "linux")]
 pub use look::{file_system, limits};
 

@@ -233,6 +233,11 @@ pub(crate) fn own_pid() -> Pid {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// The process group of this process; 0 where its leader is in a pid namespace above, and nobody here can name it.
+pub(crate) fn own_group() -> Pid {
+    Stat::read(own_pid()).map_or(0, |own| own.group)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -41,6 +41,8 @@ pub enum Proof {
     NoLook,
     /// It is in a cgroup in which a child of its owner was seen.
     Cgroup,
+    /// It is in a cgroup that the guards of its owner made, and none of them holds it any more.
+    Deserted,
     /// It was exempt until a time that has passed by the wall clock.
     ExpiredByClock,
     /// Its owner has certainly ended.
@@ -64,6 +66,7 @@ impl fmt::Display for Proof {
             Self::OtherMark => "it bears another owner's mark",
             Self::NoLook => "its environment cannot be read",
             Self::Cgroup => "it is in the cgroup of a child of its owner",
+            Self::Deserted => "it is in a cgroup that its owner's guards made and hold no more",
             Self::ExpiredByClock => "its exemption is over by the wall clock",
             Self::OwnerDead => "its owner is dead, guards and all",
             Self::OwnerUnknown => "what became of its owner cannot be told",

@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use crate::containment::Containment;
 use crate::program::{Kind, Program, Stand};
 use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
@@ -24,8 +23,12 @@ pub(crate) const TAG: &str = "OWNERSHIP_TAG";
 /// Variable in the environment of guards, and of nobody else: the directory of their journal.
 pub(crate) const JOURNAL: &str = "OWNERSHIP_JOURNAL";
 
-/// Variable in the environment of guards, and of nobody else: the containment that their owner asks for.
+/// Variable in the environment of guards, and of nobody else: the containment that their owner asks for, and behind it
+/// [`LEAVES_STALE`] where it is so.
 pub(crate) const CONTAINMENT: &str = "OWNERSHIP_CONTAINMENT";
+
+/// What dead owners left in cgroups is not the guards' to end.
+pub(crate) const LEAVES_STALE: &str = "+leave";
 
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
@@ -105,11 +108,11 @@ pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
     [control, owner]: [BorrowedFd<'_>; 2],
-    (journal, containment, stand): (Option<&Path>, Containment, Stand),
+    (journal, containment, stand): (Option<&Path>, &str, Stand),
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
     let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL && key != CONTAINMENT);
-    let containment = (CONTAINMENT.into(), containment.word().into());
+    let containment = (CONTAINMENT.into(), containment.into());
     let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
     let env = entries(inherited.chain(journal).chain([containment]));
     let paths = match &program.kind {

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
+use crate::hook;
 use crate::identity::{Handle, Stat};
 use crate::sys::{Pid, signal};
 
@@ -47,7 +48,7 @@ impl Member {
 }
 
 /// The children of one process, each thread's.
-pub(crate) fn children(pid: Pid) -> Vec<Pid> {
+fn children(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let lists =
         tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
@@ -72,7 +73,18 @@ pub(crate) enum Source {
 
 impl Source {
     pub(crate) fn probe() -> Self {
-        if Path::new("/proc/thread-self/children").exists() { Self::Lists } else { Self::Scan }
+        let has_lists = Path::new("/proc/thread-self/children").exists() && !hook::is_off("lists");
+        if has_lists { Self::Lists } else { Self::Scan }
+    }
+
+    /// The children of each of these.
+    pub(crate) fn children_of(self, parents: &[Pid]) -> Vec<(Pid, Vec<Pid>)> {
+        let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
+        let of = |pid: &Pid| match self {
+            Self::Lists => (*pid, children(*pid)),
+            Self::Scan => (*pid, table.get(pid).cloned().unwrap_or_default()),
+        };
+        parents.iter().map(of).collect()
     }
 
     /// The children of this process. Complete: only a reap takes anybody off the list, and only one thread

@@ -95,6 +95,14 @@ impl Owner {
         self
     }
 
+    /// Guards that are started from now on leave alone what dead owners left in cgroups, which they end otherwise: for
+    /// who wants to look first ([`crate::janitor`]). All clones of an owner have the same guards.
+    #[must_use]
+    pub fn leaving_stale(self) -> Self {
+        self.client.leave_stale();
+        self
+    }
+
     /// Starts a process. Blocks until it was executed or has failed.
     ///
     /// `on_event` is called on this owner's reader thread, in order, for everything that happens to
@@ -138,7 +146,8 @@ impl Owner {
     ///
     /// # Errors
     /// One of them must not be signalled (0, 1, a negative number, the group of this process, of one that
-    /// it descends from or of a guard), or leads no group. Then none is adopted. Also when the guards cannot
+    /// it descends from or of a guard), leads no group, or is a stranger's: its leader neither descends from this process
+    /// nor bears an [`Owner::mark`] of this owner. Then none is adopted. Also when the guards cannot
     /// be reached; those before it are adopted then.
     pub fn own_process_groups(&self, leaders: &[i32]) -> Result<(), GroupError> {
         self.client.own_groups(leaders)

@@ -48,6 +48,8 @@ impl Client {
 
     pub(crate) fn contain(&self, _containment: Containment) {}
 
+    pub(crate) fn leave_stale(&self) {}
+
     pub(crate) fn spawn(
         self: &Arc<Self>,
         _id: u64,

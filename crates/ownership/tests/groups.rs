@@ -24,9 +24,14 @@ struct GroupOwner {
 
 impl GroupOwner {
     fn start(how: &str) -> Self {
+        Self::start_with(how, &[])
+    }
+
+    fn start_with(how: &str, settings: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let process = Command::new(example("group-owner"))
             .args([dir.path().as_os_str(), how.as_ref()])
+            .envs(settings.iter().copied())
             .stdin(Stdio::piped())
             .spawn()
             .expect("group-owner");
@@ -60,7 +65,9 @@ impl GroupOwner {
     }
 
     fn only_the_stranger_is_left(&self, case: &str) {
-        wait_for(&format!("{case}: nothing is left"), || self.living().is_empty().then_some(()));
+        support::wait_for_nobody(|| {
+            self.members.iter().map(|(_, who)| *who).filter(|who| who.lives()).collect()
+        });
         assert!(self.stranger.lives(), "{case}: a stranger");
     }
 }
@@ -115,6 +122,26 @@ fn it_survives_the_replacement_of_either_guard() {
             owner.only_the_stranger_is_left(&case);
             gone(after);
         }
+    }
+}
+
+/// Both guards die, and the owner as soon as others have started a child for it: these knew of the group by then,
+/// however long it took to tell them. Switched off, it is left.
+#[test]
+fn who_starts_something_again_has_handed_the_group_over_before() {
+    if support::no_hooks() {
+        return;
+    }
+    for (off, is_left) in [("", false), ("hand-over-first", true)] {
+        let settings = [("OWNERSHIP_TEST_SLOW_HAND_OVER", "1500"), ("OWNERSHIP_TEST_OFF", off)];
+        let mut owner = GroupOwner::start_with("group-dead", &settings);
+        let (keeper, supervisor) = owner.guards();
+        kill_both(keeper, supervisor);
+        let (keeper, supervisor) = owner.guards();
+        owner.kill();
+        gone(supervisor);
+        gone(keeper);
+        assert_eq!(!owner.living().is_empty(), is_left, "{off}: {:?}", owner.living());
     }
 }
 
@@ -178,6 +205,41 @@ fn unsafe_groups_are_refused_and_none_is_adopted() {
         let error = owner.own_process_groups(&[refused]).expect_err("refused");
         assert_eq!(error.leader, refused);
     }
+}
+
+/// Whatever this process may signal, it adopts what was started in it: a child's, a grandchild's, and one that bears its
+/// mark and has lost its parents. A group of the same user that has nothing to do with it is refused.
+#[test]
+fn a_strangers_group_is_refused_and_a_grandchilds_is_not() {
+    let owner = owner();
+    let dir = tempfile::tempdir().expect("dir");
+    let daemon = |name: &str, mark: Option<(String, String)>| {
+        let script = format!("(setsid sh -c 'echo $$ > \"$DIR/{name}\"; exec sleep 600' &)");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).env("DIR", dir.path()).envs(mark);
+        assert!(command.status().expect("sh").success());
+        recorded(dir.path(), name)
+    };
+    let stranger = daemon("stranger", None);
+    let marked = daemon("marked", Some(owner.mark()));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "setsid sh -c 'echo $$ > \"$DIR/below\"; exec sleep 600' & wait"]);
+    let mut shell = shell.env("DIR", dir.path()).spawn().expect("sh");
+    let below = recorded(dir.path(), "below");
+    for ours in [marked, below] {
+        owner.own_process_groups(&[ours.pid]).expect("it is of this process");
+    }
+    let error = owner.own_process_groups(&[stranger.pid]).expect_err("refused");
+    assert!(error.detail.contains("neither descends"), "{error}");
+    // By the mark of another owner it is not ours either.
+    let other = daemon("other", Some(self::owner().mark()));
+    owner.own_process_groups(&[other.pid]).expect_err("refused");
+    owner.release_process_groups(&[marked.pid, below.pid]);
+    for who in [stranger, marked, other, below] {
+        assert!(who.lives());
+        who.kill();
+    }
+    shell.wait().expect("wait");
 }
 
 /// Numbers are set here, so only in a pid namespace of its own.

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ownership::ledger::{EndedBy, history, kills};
+use ownership::ledger::{EndedBy, Row, history, kills};
 use rusqlite::Connection;
 use rustix::process::Signal;
 use support::process::{Guards, everybody};
-use support::{Identity, Stranger, example, namespace, no_hooks, wait_for};
+use support::{Identity, Stranger, example, namespace, no_hooks, tier, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -33,10 +33,15 @@ struct Recorded {
 }
 
 impl Recorded {
+    /// Held by descent alone, so that rows and marks are all that tells whose they are.
     fn start() -> Self {
+        Self::held_by("subreaper")
+    }
+
+    fn held_by(tier: &str) -> Self {
         let dir = tempfile::tempdir().expect("dir");
         let mut command = Command::new(example("record-owner"));
-        command.arg("own").arg(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg("own").arg(dir.path()).arg(tier).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("owner");
         let mut line = String::new();
         let stdout = process.stdout.take().expect("stdout");
@@ -202,6 +207,62 @@ fn what_is_proved_is_ended_and_nobody_else() {
     assert!(stranger.is_untouched() && control.living() == 5);
 }
 
+/// A cgroup that its guards made says whose somebody is who has neither row nor mark of a living owner; a cgroup that
+/// somebody has left says nothing.
+#[test]
+fn what_stands_in_a_cgroup_of_ours_is_proved_and_what_has_left_it_is_not() {
+    if !enter("what_stands_in_a_cgroup_of_ours_is_proved_and_what_has_left_it_is_not") {
+        return;
+    }
+    let Some(base) = tier::cgroup() else { return };
+    let stranger = Stranger::start();
+    let control = Recorded::held_by("cgroup");
+    let mut owner = Recorded::held_by("cgroup");
+    let rows = history(&owner.ledger(), 99).expect("ledger");
+    let cgroup = |row: &Row| row.identity.as_ref().and_then(|child| child.cgroup.clone());
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        assert!(cgroup(row).is_some_and(|it| it.contains("/ownership-")), "written down: {row:?}");
+        assert!(row.owner.cgroup.is_some() && row.owner.cgroup != cgroup(row), "{row:?}");
+    }
+    let mut copier = copier(owner.children[0]);
+    // Nothing but marks and cgroups speaks against them.
+    let forget = |owner: &Recorded| {
+        owner.sql("DELETE FROM children");
+        std::fs::remove_dir_all(owner.dir().join("journal")).expect("remove");
+    };
+    owner.guards_stop();
+    assert!(owner.identity.signal(Signal::STOP), "it starts no others");
+    forget(&owner);
+    owner.dies();
+    let said = look(owner.dir());
+    assert_eq!(pids(&said, "found proved"), [] as [i32; 0], "its guards hold it: {said}");
+    owner.guards_die();
+    let gone = owner.children[0];
+    std::fs::write(base.join("cgroup.procs"), gone.pid.to_string()).expect("it leaves");
+    let said = look(owner.dir());
+    let rest: Vec<_> = owner.tree().into_iter().filter(|who| *who != gone).collect();
+    assert_eq!(pids(&said, "found proved"), numbers(&rest), "{said}");
+    let likely = pids(&said, "found likely");
+    assert_eq!(likely.len(), 2, "a mark is no proof: {said}");
+    assert!(likely.contains(&gone.pid) && likely.contains(&copier.id().cast_signed()), "{said}");
+    // Without a ledger nobody is proved, whatever cgroups say.
+    let elsewhere = tempfile::tempdir().expect("dir");
+    assert_eq!(pids(&look(elsewhere.path()), "found proved"), [] as [i32; 0]);
+    let said = kill(owner.dir());
+    assert_eq!(pids(&said, "fate"), numbers(&rest), "{said}");
+    assert!(gone.lives() && copier.try_wait().expect("wait").is_none());
+    let head = format!("ownership-{}.{}.", owner.identity.pid, owner.identity.start);
+    let places = std::fs::read_dir(&base).expect("cgroups").flatten();
+    let left = places.filter(|place| place.file_name().to_string_lossy().starts_with(&head));
+    assert_eq!(left.count(), 0, "its cgroups are removed");
+    assert!(stranger.is_untouched() && control.living() == 5 && control.identity.lives());
+    for pid in [gone.pid, copier.id().cast_signed()] {
+        cleaner(&["pick", &pid.to_string()], owner.dir(), "");
+    }
+    copier.wait().expect("picked");
+}
+
 #[test]
 fn while_a_guard_is_there_it_is_left_to_it() {
     if !enter("while_a_guard_is_there_it_is_left_to_it") {
@@ -353,6 +414,44 @@ fn what_is_exempt_is_spared_whatever_the_clock_says() {
     owner.sql("UPDATE children SET exempt = NULL, expires = NULL, intent_at = 99999999999999");
     kill(owner.dir());
     assert_eq!(owner.living(), 0, "an hour that is not come yet says nothing");
+}
+
+/// Real jobs (`spawn_exempt`) of an owner that was killed: none of their processes is found, and none is ended, whether the
+/// janitor knows of the jobs or not. They are seen as what they are.
+#[test]
+fn real_exempt_jobs_are_no_leftovers() {
+    if !enter("real_exempt_jobs_are_no_leftovers") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    std::os::unix::fs::symlink(dir.path().join("jobs"), dir.path().join("exempt")).expect("link");
+    let mut owner = Command::new(example("exempt-owner"));
+    let mut owner = owner.arg("survive").arg(dir.path()).spawn().expect("owner");
+    let members = ["plain.pid", "plain.session", "plain.daemon", "kept.pid", "kept.daemon"];
+    let members = members.map(|name| support::recorded(dir.path(), name));
+    let owned = support::recorded(dir.path(), "owned.daemon");
+    wait_for("all are started", || dir.path().join("gateway").exists().then_some(()));
+    owner.kill().expect("kill");
+    owner.wait().expect("wait");
+    wait_for("what was owned is gone", || (!owned.lives()).then_some(()));
+    let mut recorded = Recorded::start();
+    recorded.dies_with_its_guards();
+    for place in [dir.path(), recorded.dir()] {
+        let said = kill(place);
+        let found: Vec<_> = pids(&said, "found proved");
+        assert!(members.iter().all(|who| !found.contains(&who.pid)), "{said}");
+        assert!(members.iter().all(|who| who.lives()), "{said}");
+    }
+    assert_eq!(recorded.living(), 0, "beside them a leftover was ended");
+    let (ledger, jobs) = (dir.path().join("ledger.sqlite"), [dir.path().join("jobs")]);
+    let picture = ownership::sight::look(&ledger, &jobs, ownership::sight::Detail::default());
+    let plain = picture
+        .jobs
+        .iter()
+        .find(|job| job.reason.as_deref() == Some("it is to live on"))
+        .expect("a job");
+    let seen: Vec<_> = plain.processes.iter().map(|one| one.pid.cast_signed()).collect();
+    assert!(members[..3].iter().all(|who| seen.contains(&who.pid)), "{plain:?}");
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(crate) enum Id {
     FallbackProviders,
     InheritMcpToolsets,
     SubagentAutoApprove,
+    JanitorAtStart,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -54,6 +55,8 @@ pub(crate) enum Type {
     Seconds { min: Duration, optional: bool },
     /// `warn`, `interrupt` or `kill`.
     OnStale,
+    /// `end`, `report` or `ignore`.
+    AtStart,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -176,7 +179,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 29] = [
+pub(crate) const KEYS: [KeyInfo; 30] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -438,6 +441,15 @@ pub(crate) const KEYS: [KeyInfo; 29] = [
         sensitive: true,
         about: "Children approve dangerous commands once (true) or deny them.",
     },
+    KeyInfo {
+        id: Id::JanitorAtStart,
+        name: "janitor_at_start",
+        kind: Type::AtStart,
+        default: "end",
+        also: None,
+        sensitive: false,
+        about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
+    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -456,6 +468,7 @@ impl fmt::Display for Type {
                 write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
+            Self::AtStart => f.write_str("end, report or ignore"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

@@ -129,7 +129,8 @@ impl FileLayer {
         node: Node,
     ) -> Result<(), Diagnostic> {
         let full = format!("{prefix}{}", key.text);
-        if let Some((info, is_twin)) = keys::find(&full) {
+        // In a file a dot is no way down: the schema, which editors use, has none either.
+        if let Some((info, is_twin)) = keys::find(&full).filter(|_| !key.text.contains('.')) {
             return self.set(source, info, is_twin, &full, key, &node);
         }
         let below = format!("{full}.");
@@ -346,6 +347,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::FallbackProviders => settings.fallback_providers = value.fallbacks(),
         Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
         Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
+        Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
     }
 }
 

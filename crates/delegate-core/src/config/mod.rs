@@ -80,6 +80,30 @@ impl OnStale {
     }
 }
 
+/// `delegation.janitor_at_start`: what a start does about what dead owners have left here, whose guards are dead too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AtStart {
+    /// What is proved to be left over is ended, the rest is named.
+    #[default]
+    End,
+    /// All of it is named, and nobody is ended.
+    Report,
+    /// Nothing is said about it.
+    Ignore,
+}
+
+impl AtStart {
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::End => "end",
+            Self::Report => "report",
+            Self::Ignore => "ignore",
+        }
+    }
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,6 +170,8 @@ pub struct Settings {
     pub inherit_mcp_toolsets: bool,
     /// Children approve dangerous commands once, or deny them.
     pub subagent_auto_approve: bool,
+    /// What a start does about leftovers of dead owners.
+    pub janitor_at_start: AtStart,
 }
 
 impl Default for Settings {
@@ -180,6 +206,7 @@ impl Default for Settings {
             fallback_providers: None,
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
+            janitor_at_start: AtStart::End,
         }
     }
 }

@@ -89,6 +89,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Isolation => json!({ "enum": [true, false, "auto", null] }),
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
+        Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),
@@ -194,6 +195,7 @@ mod tests {
             "child_timeout: ''",
             "{child_timeout: 90s, child_timeout_seconds: 90}",
             "worker: {comand: [a]}",
+            "worker.command: [a]",
             "worker: {command: []}",
             "worker: {command: [1]}",
             "worker: 5",
@@ -212,6 +214,7 @@ mod tests {
             "fallback_providers: [{provider: a, model: b, base_url: x}]",
             "max_summary_chars: -1",
             "on_stale: sometimes",
+            "janitor_at_start: kill",
         ] {
             let text = if below.starts_with('{') {
                 format!("delegation: {below}\n")

@@ -68,6 +68,7 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::StaleIdle => seconds(settings.stale_idle),
         Id::StaleInTool => seconds(settings.stale_in_tool),
         Id::OnStale => Value::from(settings.on_stale.word()),
+        Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),

@@ -116,6 +116,7 @@ fn every_key_reaches_its_setting() {
   fallback_providers: [{provider: q, model: n, api_key: sk-2}]
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
+  janitor_at_start: report
 ",
     );
     let expected = Settings {
@@ -156,6 +157,7 @@ fn every_key_reaches_its_setting() {
         }]),
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
+        janitor_at_start: AtStart::Report,
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
@@ -432,6 +434,8 @@ fn wrong_types_are_errors() {
         "stale_idle: null",
         "on_stale: null",
         "on_stale: true",
+        "janitor_at_start: true",
+        "janitor_at_start: null",
         "worker: {command: []}",
         "worker: {command: ['']}",
         "worker: {command: [a, 1]}",

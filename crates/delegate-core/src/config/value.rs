@@ -7,7 +7,7 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{OnStale, ProcessIsolation, did_you_mean, duration};
+use super::{AtStart, OnStale, ProcessIsolation, did_you_mean, duration};
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,7 @@ pub(crate) enum Typed {
     Count(u64),
     Time(Duration),
     OnStale(OnStale),
+    AtStart(AtStart),
     Command(Vec<String>),
     Text(String),
     Secret(ApiKey),
@@ -51,6 +52,7 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
+        (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
             question.trimmed(text)
@@ -74,7 +76,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Overrides
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale => false,
+        Type::Flag | Type::OnStale | Type::AtStart => false,
     }
 }
 
@@ -137,6 +139,18 @@ impl Question<'_> {
             "kill" => Ok(Typed::OnStale(OnStale::Kill)),
             word => {
                 let hint = did_you_mean(word, ["warn", "interrupt", "kill"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
+        }
+    }
+
+    fn at_start(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "end" => Ok(Typed::AtStart(AtStart::End)),
+            "report" => Ok(Typed::AtStart(AtStart::Report)),
+            "ignore" => Ok(Typed::AtStart(AtStart::Ignore)),
+            word => {
+                let hint = did_you_mean(word, ["end", "report", "ignore"]);
                 Err(self.wrong("unknown_word", &self.wanted(), hint))
             }
         }
@@ -372,6 +386,10 @@ impl Typed {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
 
+    pub(crate) const fn at_start(&self) -> Option<AtStart> {
+        if let Self::AtStart(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) fn command(&self) -> Option<Vec<String>> {
         if let Self::Command(words) = self { Some(words.clone()) } else { None }
     }
@@ -407,6 +425,7 @@ impl Typed {
             | Self::Count(_)
             | Self::Time(_)
             | Self::OnStale(_)
+            | Self::AtStart(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)

@@ -1,5 +1,6 @@
 //! Where what this process starts is written down: the ledger of the state directory, and what earlier
-//! processes left there. Guards write their journal beside it. Nothing here fails a batch.
+//! processes left there, which [`ownership::janitor`] ends where that is proved. Guards write their journal beside it.
+//! Nothing here fails a batch.
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::Records;
@@ -14,14 +15,23 @@ mod linux {
     use std::thread;
     use std::time::Duration;
 
+    use ownership::janitor::{Fate, Grade, Janitor};
+    use ownership::ledger::Leftover;
     use ownership::{Ledger, Owner};
 
+    use crate::config::{AtStart, Settings};
     use crate::store::{Store, Trouble};
 
     const NAME: &str = "ledger.sqlite";
 
+    /// Its folder of exempt jobs.
+    const JOBS: &str = "exempt";
+
     /// How long the end of a delegator waits for its last rows.
     const CLOSING: Duration = Duration::from_secs(2);
+
+    /// The end of a batch waits for what is left over to be ended, and not for ever.
+    const LONGEST_GRACE: Duration = Duration::from_secs(10);
 
     /// Leftovers that are named; of more the first ones and their count say enough.
     const MAX_NAMED: usize = 16;
@@ -41,28 +51,32 @@ mod linux {
     struct Found {
         leftovers: Mutex<Option<String>>,
         pending: AtomicBool,
+        /// Somebody is being ended.
+        cleaning: AtomicBool,
     }
 
     impl Records {
         /// Those of the store's state directory; none where the store keeps nothing on disk either. Waits for
-        /// nothing: the file is opened, and what earlier owners left is looked through, in the background.
-        pub(crate) fn open(store: &Store) -> Self {
+        /// nothing: the file is opened, and what earlier owners left is looked through and ended, in the background.
+        pub(crate) fn open(store: &Store, settings: &Settings) -> Self {
             let records = Self { ledger: None, found: Arc::default() };
             let Some(dir) = store.kept_in().and_then(|dir| std::path::absolute(dir).ok()) else {
                 return records;
             };
             let (ledger, is_new) = ledger_in(&dir);
             if is_new {
-                records.review(&ledger, dir);
+                let policy =
+                    Policy { at_start: settings.janitor_at_start, grace: settings.terminate_grace };
+                records.review(&ledger, dir, policy);
             }
             Self { ledger: Some(ledger), ..records }
         }
 
-        fn review(&self, ledger: &Arc<Ledger>, dir: PathBuf) {
+        fn review(&self, ledger: &Arc<Ledger>, dir: PathBuf, policy: Policy) {
             let (ledger, found) = (Arc::clone(ledger), Arc::clone(&self.found));
             found.pending.store(true, Ordering::Release);
             let look = move || {
-                found.look(&ledger, &dir);
+                found.look(&ledger, &dir, policy);
                 found.pending.store(false, Ordering::Release);
             };
             let thread = thread::Builder::new().name("delegate-review".to_owned());
@@ -79,11 +93,17 @@ mod linux {
             written && !self.found.pending.load(Ordering::Acquire)
         }
 
+        /// Whether somebody is being ended who was left over: soon over, and not to be left half done.
+        pub(crate) fn is_cleaning(&self) -> bool {
+            self.found.cleaning.load(Ordering::Acquire)
+        }
+
         /// The same owner, which writes down here what it starts. The first one is also the owner of
         /// [`ownership::spawn_owned`].
         pub(crate) fn kept_by(&self, owner: Owner) -> Owner {
             let owner = match &self.ledger {
-                Some(ledger) => owner.with_ledger(Arc::clone(ledger)),
+                // What is in cgroups of dead owners is the janitor's here, which says so and asks the settings.
+                Some(ledger) => owner.with_ledger(Arc::clone(ledger)).leaving_stale(),
                 None => owner,
             };
             ownership::owner::set_default(owner.clone());
@@ -117,13 +137,33 @@ mod linux {
         }
     }
 
+    /// What is to be done about what earlier owners left.
+    #[derive(Debug, Clone, Copy)]
+    struct Policy {
+        at_start: AtStart,
+        grace: Duration,
+    }
+
     impl Found {
-        fn look(&self, ledger: &Ledger, dir: &Path) {
-            match ledger.review(dir) {
+        fn look(&self, ledger: &Ledger, dir: &Path, policy: Policy) {
+            // Opens the ledger too, without which nothing is proved.
+            let mut review = ledger.review(dir);
+            let ended = match policy.at_start {
+                AtStart::End if review.is_ok() => self.end(ledger, dir, policy.grace),
+                AtStart::End | AtStart::Report | AtStart::Ignore => Vec::new(),
+            };
+            if !ended.is_empty() {
+                review = ledger.review(dir);
+            }
+            match review {
                 Ok(review) => {
                     let (folded, settled) = (review.folded, review.settled);
                     tracing::debug!(target: "delegate::records", folded, settled, "reviewed");
-                    if let Some(text) = said(&review.leftovers) {
+                    let left = match policy.at_start {
+                        AtStart::Ignore => &[],
+                        AtStart::End | AtStart::Report => &review.leftovers[..],
+                    };
+                    if let Some(text) = said(&ended, left) {
                         tracing::warn!(target: "delegate::records", "{text}");
                         let mut leftovers =
                             self.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,6 +172,25 @@ mod linux {
                 }
                 Err(error) => tracing::warn!(target: "delegate::records", %error, "not reviewed"),
             }
+        }
+    }
+
+    impl Found {
+        /// Ends what is proved to be left over; each as people shall read it.
+        fn end(&self, ledger: &Ledger, dir: &Path, grace: Duration) -> Vec<String> {
+            let janitor = Janitor::of(ledger.path()).with_jobs(dir.join(JOBS));
+            let finding = janitor.look_at_rows();
+            if finding.found.iter().all(|found| found.grade != Grade::Proved) {
+                return Vec::new();
+            }
+            self.cleaning.store(true, Ordering::Release);
+            let cleaned = janitor.end_proved(&finding, grace.min(LONGEST_GRACE));
+            self.cleaning.store(false, Ordering::Release);
+            if let Some(why) = &cleaned.unwritten {
+                tracing::warn!(target: "delegate::records", why, "not all that is left over was ended");
+            }
+            let ended = cleaned.fates.iter().filter(|(_, fate)| *fate == Fate::Ended);
+            ended.map(|(process, _)| format!("{} (pid {})", process.name, process.pid)).collect()
         }
     }
 
@@ -151,18 +210,27 @@ mod linux {
         (ledger, true)
     }
 
-    fn said(leftovers: &[ownership::ledger::Leftover]) -> Option<String> {
-        let named: Vec<_> = leftovers.iter().take(MAX_NAMED).map(ToString::to_string).collect();
-        let rest = leftovers.len().saturating_sub(MAX_NAMED);
+    fn said(ended: &[String], left: &[Leftover]) -> Option<String> {
+        let left: Vec<_> = left.iter().map(ToString::to_string).collect();
+        let parts = [
+            (ended, "of owners that are dead, guards and all, were ended"),
+            (
+                &left[..],
+                "of owners that are dead, guards and all, still run, and nothing was done about them (see `delegate \
+                 janitor`)",
+            ),
+        ];
+        let parts = parts.into_iter().filter(|(whom, _)| !whom.is_empty());
+        let parts: Vec<_> = parts
+            .map(|(whom, what)| format!("{} processes {what}: {}", whom.len(), named(whom)))
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    fn named(whom: &[String]) -> String {
+        let rest = whom.len().saturating_sub(MAX_NAMED);
         let rest = if rest > 0 { format!(", and {rest} more") } else { String::new() };
-        let count = leftovers.len();
-        (count > 0).then(|| {
-            format!(
-                "{count} processes of owners that are dead, guards and all, still run, and nothing was done about \
-                 them: {}{rest}",
-                named.join(", ")
-            )
-        })
+        format!("{}{rest}", whom.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -170,6 +238,7 @@ mod linux {
 mod none {
     use ownership::Owner;
 
+    use crate::config::Settings;
     use crate::store::Store;
 
     /// Nothing is written down where nothing can be owned.
@@ -177,7 +246,7 @@ mod none {
     pub(crate) struct Records;
 
     impl Records {
-        pub(crate) fn open(_store: &Store) -> Self {
+        pub(crate) fn open(_store: &Store, _settings: &Settings) -> Self {
             Self
         }
 
@@ -187,6 +256,10 @@ mod none {
 
         pub(crate) fn is_settled(&self) -> bool {
             true
+        }
+
+        pub(crate) fn is_cleaning(&self) -> bool {
+            false
         }
 
         pub(crate) fn warn(&self, _store: &Store) {}

@@ -367,14 +367,17 @@ impl Loop {
         (known && plan.subagent_id(index as usize) == child).then_some(index)
     }
 
-    /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all.
+    /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all; longer only
+    /// while somebody who was left over is being ended.
     async fn settle_records(&self) {
         const STEP: Duration = Duration::from_millis(5);
-        for _ in 0..RECORDS_LIMIT.as_millis() / STEP.as_millis() {
+        let mut waited = Duration::ZERO;
+        while waited < RECORDS_LIMIT || self.batch.records.is_cleaning() {
             if self.batch.records.is_settled() {
                 return;
             }
             tokio::time::sleep(STEP).await;
+            waited += STEP;
         }
     }
 

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use super::{Client, Wanted, lock};
 use crate::child::{Child, Packed, Terms};
@@ -14,6 +15,9 @@ use crate::protocol::Request;
 /// How often guards are started anew before their children are given up: who kills them may go on for a
 /// while.
 const STARTS: usize = 10;
+
+/// For tests only: milliseconds before others are told of whom they take over.
+const TEST_SLOW: &str = "OWNERSHIP_TEST_SLOW_HAND_OVER";
 
 /// A question to a new guard, while it is not answered.
 pub(super) struct Resync {
@@ -105,12 +109,18 @@ impl Client {
         tracing::warn!(children = state.children.len(), "both guards died; others take over");
         let line = (0..STARTS).find_map(|_| self.line(&mut state).ok());
         let mut children: Vec<_> = state.children.values().cloned().collect();
+        state.handing_over = line.is_some();
         drop(state);
         let Some(line) = line else { return self.lose_all() };
+        if let Some(time) = hook::setting(TEST_SLOW).and_then(|text| text.parse().ok()) {
+            std::thread::park_timeout(Duration::from_millis(time));
+        }
         children.sort_by_key(|child| child.id);
         for child in &children {
             self.hand_child_over(&line, child);
         }
+        lock(&self.state).handing_over = false;
+        self.handed_over.notify_all();
         // A start that was not answered may have been done: whatever it led to is ended before it is
         // asked for again.
         line.tell(&Request::EndStrays, Vec::new());

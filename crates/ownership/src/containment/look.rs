@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use super::{Cgroup2, Limits, Machine};
+use crate::hook;
 
 impl Machine {
     /// What this process sees. Makes a cgroup beside its own for a moment, where it may.
@@ -22,7 +23,7 @@ impl Machine {
             proc: fs::read_link("/proc/self")
                 .is_ok_and(|to| to.to_str() == Some(&own.as_raw_nonzero().to_string())),
             hidepid: mounts().any(|mount| mount.kind == "proc" && hides(&mount.options)),
-            children: Path::new("/proc/thread-self/children").exists(),
+            children: Path::new("/proc/thread-self/children").exists() && !hook::is_off("lists"),
             cgroup,
             systemd: Path::new("/run/systemd/system").is_dir(),
             systemd_user: systemd_user(),
@@ -99,6 +100,12 @@ pub(crate) fn cgroup_of_guards() -> Cgroup2 {
         seen.handed_on = handed_on.split_ascii_whitespace().map(str::to_owned).collect();
     }
     seen
+}
+
+/// The directory of a cgroup, whose path is as `/proc/PID/cgroup` writes it. `None` where it is not mounted.
+pub(crate) fn dir_of_cgroup(path: &str) -> Option<PathBuf> {
+    let mount = mounts().find(|mount| mount.kind == "cgroup2")?;
+    joined(&mount.at, &mount.root, path)
 }
 
 /// Makes a cgroup, sees what it has and removes it.

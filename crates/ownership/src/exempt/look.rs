@@ -195,8 +195,7 @@ pub(super) fn bears(pid: Pid, id: &str) -> bool {
 }
 
 pub(super) fn session_of(pid: Pid) -> Option<Pid> {
-    let session = rustix::process::getsid(RawPid::from_raw(pid)).ok()?;
-    Some(session.as_raw_nonzero().get())
+    Stat::read(pid).map(|stat| stat.session).filter(|session| *session > 0)
 }
 
 /// Who has adopted this process, when that is not init.

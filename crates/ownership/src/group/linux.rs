@@ -18,7 +18,8 @@ pub(crate) struct Group {
 impl Group {
     /// The group that this process leads, which is not reaped. Refuses what must never be signalled:
     /// everything (-1), the own group (0 and by its number), init's, the `guards`', and that of a
-    /// process that this one descends from.
+    /// process that this one descends from; and what is not this owner's: neither a descendant of this process nor
+    /// marked as of this owner, as a daemon may be that has lost its parents.
     ///
     /// `owner` is the identity in the marks of its owner.
     pub(crate) fn led_by(leader: Pid, owner: &str, guards: &[Pid]) -> Result<Self, GroupError> {
@@ -44,14 +45,25 @@ impl Group {
         if !same || before.group != leader {
             return Err(refused("no process of this number leads a group"));
         }
+        // A stranger's is not ours to end, whoever may signal it.
+        if mark == 0 && !above(leader).any(|above| above == identity::own_pid()) {
+            return Err(refused(
+                "its leader neither descends from the owner nor bears a mark of it (Owner::mark)",
+            ));
+        }
         let session = before.session == leader;
         Ok(Self { adopted: Adopted { leader, start: before.start, session, mark }, handle })
     }
 }
 
 fn ancestors() -> impl Iterator<Item = Pid> {
+    above(identity::own_pid())
+}
+
+/// This process and those above it.
+fn above(pid: Pid) -> impl Iterator<Item = Pid> {
     let parent = |pid: &Pid| Stat::read(*pid).map(|stat| stat.parent).filter(|pid| *pid > 0);
-    std::iter::successors(Some(identity::own_pid()), parent)
+    std::iter::successors(Some(pid), parent)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! comes meanwhile below somebody who is held is taken in. After the grace all are stopped until a round meets nobody new,
 //! then killed, so that nobody starts others in between.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, PidfdFlags, pidfd_open};
 
 use super::{Found, Grade, Janitor};
+use crate::cgroup;
+use crate::containment;
 use crate::exit::Process;
 use crate::identity::{self, Handle, Identity, Stat};
 use crate::ledger::{self, Deed, Row};
-use crate::membership;
+use crate::membership::Source;
 use crate::sight::scan;
 use crate::sys::signal;
 
@@ -223,8 +225,11 @@ impl Work<'_> {
         let known: HashSet<u32> =
             self.held.iter().filter(|held| held.lives()).map(|held| held.process.pid).collect();
         let mut new = Vec::new();
+        let parents: Vec<i32> = known.iter().map(|pid| pid.cast_signed()).collect();
+        let mut children: HashMap<i32, Vec<i32>> =
+            Source::probe().children_of(&parents).into_iter().collect();
         for above in self.held.iter().filter(|held| known.contains(&held.process.pid)) {
-            let children = membership::children(above.process.pid.cast_signed());
+            let children = children.remove(&above.process.pid.cast_signed()).unwrap_or_default();
             let strangers =
                 children.into_iter().filter(|pid| !known.contains(&pid.cast_unsigned()));
             for pid in strangers {
@@ -283,6 +288,11 @@ impl Work<'_> {
         let written = ledger::settle(path, &rows).and_then(|_| ledger::say(path, "janitor", &told));
         let unwritten = written.err().map(|error| error.to_string());
         cleaned.unwritten = self.unwritten.or(unwritten);
+        // Empty by now, unless somebody could not be ended.
+        let base = containment::cgroup_of_guards().dir;
+        for left in base.map(|base| cgroup::stale(&base)).unwrap_or_default() {
+            left.cell.remove();
+        }
         cleaned.fates.extend(ended.into_iter().map(|held| (held.process, Fate::Ended)));
         cleaned.fates.extend(left.into_iter().map(|held| {
             let why = held.refused.map_or_else(

@@ -2,8 +2,9 @@
 //!
 //! What it says no to comes first: however strong the evidence is, this process and those above it, another user's,
 //! a living owner's and its guards', and what is exempt are spared. Proof is a record whose every field was found
-//! again through a handle, of an owner that has certainly ended; or to stand below somebody who is proved. A mark
-//! in an environment is copied by everybody who is started there, and is never proof.
+//! again through a handle, of an owner that has certainly ended; or to stand in the cgroup that such an owner's guards
+//! made, once these are gone; or to stand below somebody who is proved. A mark in an environment is copied by
+//! everybody who is started there, and is never proof.
 
 use crate::ledger::Standing;
 
@@ -119,6 +120,9 @@ pub(super) struct Facts {
     pub(super) below: bool,
     /// It is in a cgroup that was made for a child of that owner.
     pub(super) cgroup: bool,
+    /// That cgroup was made by that owner's guards, and none of them holds it any more. Whoever is in there was born
+    /// there, or went there on purpose.
+    pub(super) deserted: bool,
 }
 
 /// The verdict.
@@ -131,11 +135,12 @@ pub(super) enum Verdict {
 }
 
 pub(super) fn grade(facts: &Facts) -> Verdict {
-    let Facts { kind, record, inode, owner, guarded, exempt, marked, below, cgroup } = *facts;
+    let Facts { kind, record, inode, owner, guarded, exempt, marked, below, cgroup, deserted } =
+        *facts;
     // A record of somebody else under this number says nothing about this process.
     let record = record.filter(|standing| !standing.has_ended());
     let has_mark = matches!(marked, Marked::Same | Marked::OtherDead);
-    if record.is_none() && !below && !has_mark && !cgroup {
+    if record.is_none() && !below && !has_mark && !cgroup && !deserted {
         return Verdict::Nothing;
     }
     let spared = match kind {
@@ -165,8 +170,8 @@ pub(super) fn grade(facts: &Facts) -> Verdict {
         Marked::OtherDead => !below,
         Marked::Unreadable | Marked::No | Marked::Same | Marked::Living => false,
     };
-    let proved = (certain || below) && !contradicted && exempt == Exempt::No;
-    let likely = record == Some(Standing::Same) || below || has_mark;
+    let proved = (certain || below || deserted) && !contradicted && exempt == Exempt::No;
+    let likely = record == Some(Standing::Same) || below || has_mark || deserted;
     Verdict::Graded(match (proved, likely) {
         (true, _) => Grade::Proved,
         (false, true) => Grade::Likely,
@@ -205,9 +210,9 @@ mod tests {
                 KINDS.into_iter().flat_map(move |kind| {
                     MARKS.into_iter().flat_map(move |marked| {
                         EXEMPTS.into_iter().flat_map(move |exempt| {
-                            (0..16_u8).map(move |bits| {
-                                let [inode, guarded, below, cgroup] =
-                                    [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                            (0..32_u8).map(move |bits| {
+                                let [inode, guarded, below, cgroup, deserted] =
+                                    [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
                                 Facts {
                                     kind,
                                     record,
@@ -218,6 +223,7 @@ mod tests {
                                     marked,
                                     below,
                                     cgroup,
+                                    deserted,
                                 }
                             })
                         })
@@ -228,25 +234,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_proved_is_proved_by_a_record_or_by_standing_below_one() {
+    fn what_is_proved_is_proved_by_a_record_a_cgroup_of_ours_or_by_standing_below_one() {
         let mut proved = 0;
         for facts in all().filter(|facts| grade(facts) == Verdict::Graded(Grade::Proved)) {
             proved += 1;
             let Facts { kind, record, inode, owner, guarded, exempt, marked, below, .. } = facts;
+            let deserted = facts.deserted;
             assert!(kind == Kind::Plain && owner.has_ended() && !guarded, "{facts:?}");
             assert!(exempt == Exempt::No && marked != Marked::Living, "{facts:?}");
             let recorded = record == Some(Standing::Same) && (inode || marked == Marked::Same);
-            assert!(recorded || below, "{facts:?}");
+            assert!(recorded || below || deserted, "{facts:?}");
             assert!(marked != Marked::OtherUnknown, "{facts:?}");
         }
         assert!(proved > 100, "{proved}");
     }
 
     #[test]
-    fn a_mark_or_a_cgroup_alone_is_never_proof() {
+    fn a_mark_or_a_cgroup_of_others_alone_is_never_proof() {
         for facts in all() {
             let recorded = facts.record == Some(Standing::Same);
-            if !recorded && !facts.below {
+            if !recorded && !facts.below && !facts.deserted {
                 assert_ne!(grade(&facts), Verdict::Graded(Grade::Proved), "{facts:?}");
             }
         }
@@ -274,6 +281,7 @@ mod tests {
                 Facts { inode: true, ..facts },
                 Facts { below: true, ..facts },
                 Facts { cgroup: true, ..facts },
+                Facts { deserted: true, ..facts },
                 Facts { marked: Marked::Same, ..facts },
             ] {
                 let Verdict::Graded(after) = grade(&more) else { panic!("{facts:?} {more:?}") };
@@ -288,6 +296,7 @@ mod tests {
             let known = facts.record.is_some_and(|record| !record.has_ended())
                 || facts.below
                 || facts.cgroup
+                || facts.deserted
                 || matches!(facts.marked, Marked::Same | Marked::OtherDead);
             assert_eq!(grade(&facts) == Verdict::Nothing, !known, "{facts:?}");
         }

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use super::grade::{Exempt, Facts, Grade, Kind, Marked, Verdict, grade};
 use super::{Finding, Found, Proof, SparedOne};
+use crate::cgroup;
+use crate::containment;
 use crate::exempt::{self, ExemptJob};
 use crate::hook;
 use crate::identity::Identity;
@@ -73,7 +75,7 @@ pub(super) fn look(
     };
     let mut recorded = recorded(&account);
     let mut finding = Finding { ledger: account.exists, trouble, ..Finding::default() };
-    if rows_only && recorded.is_empty() {
+    if rows_only && recorded.is_empty() && !somebody_is_deserted() {
         return finding;
     }
     let snapshot = Snapshot::take();
@@ -92,7 +94,10 @@ pub(super) fn look(
         guarded: HashMap::new(),
         known: known.filter(here).collect(),
     };
-    let surroundings = Surroundings::of(&snapshot, &account, &mut owners, jobs);
+    let mut surroundings = Surroundings::of(&snapshot, &account, &mut owners, jobs);
+    if finding.ledger && finding.trouble.is_none() {
+        surroundings.desert(&mut owners);
+    }
     let mut met: HashMap<u32, Found> = HashMap::new();
     // From the top down, so that whoever stands above was judged before.
     for pid in snapshot.parents_first() {
@@ -145,6 +150,12 @@ pub(super) fn look(
     finding
 }
 
+/// Whether somebody lives where a dead owner's guards had put its children. Costs one look into our own cgroup.
+fn somebody_is_deserted() -> bool {
+    let base = containment::cgroup_of_guards().dir;
+    base.is_some_and(|base| cgroup::stale(&base).iter().any(|left| left.cell.is_populated()))
+}
+
 fn cannot_be_read(snapshot: &Snapshot, seen: &Seen) -> bool {
     seen.uid == snapshot.uid && seen.marks == scan::Marks::Unreadable
 }
@@ -193,6 +204,8 @@ struct Surroundings<'a> {
     expires: HashMap<String, u64>,
     /// Cgroups that were made for children of dead owners.
     cgroups: HashMap<String, Owner>,
+    /// Cgroups in places of dead owners that no guard holds. Filled where a ledger can be read.
+    deserted: HashMap<String, Owner>,
 }
 
 impl<'a> Surroundings<'a> {
@@ -235,6 +248,32 @@ impl<'a> Surroundings<'a> {
             shimmed: with(|role| role == Role::Shim),
             expires: jobs.iter().flat_map(|dir| expiries(dir)).collect(),
             cgroups,
+            deserted: HashMap::new(),
+        }
+    }
+
+    /// Finds the places of dead owners whose guards are gone too. What stands inside a place that somebody still holds
+    /// is left to whoever does.
+    fn desert(&mut self, owners: &mut Owners<'_>) {
+        let cgroups: HashSet<&String> =
+            self.snapshot.processes.values().filter_map(|seen| seen.cgroup.as_ref()).collect();
+        let mut deserted: HashMap<String, bool> = HashMap::new();
+        let mut is_deserted = |place: &str| {
+            let look =
+                || containment::dir_of_cgroup(place).is_some_and(|dir| cgroup::is_deserted(&dir));
+            *deserted.entry(place.to_owned()).or_insert_with(look)
+        };
+        for path in cgroups {
+            let Some((place, around)) = cgroup::place_in(path) else { continue };
+            let owner = (place.pid, place.start);
+            let here = Some(place.namespace) == self.snapshot.namespace;
+            if here
+                && owners.standing(owner).has_ended()
+                && is_deserted(&place.path)
+                && around.iter().all(|around| is_deserted(around))
+            {
+                self.deserted.insert(path.clone(), owner);
+            }
         }
     }
 
@@ -305,16 +344,19 @@ fn judge(
 ) -> Option<(Verdict, Facts, Identity)> {
     let mark = seen.marks.mark().map(Mark::owner);
     let cgroup = seen.cgroup.as_ref().and_then(|cgroup| around.cgroups.get(cgroup)).copied();
+    let deserted = seen.cgroup.as_ref().and_then(|cgroup| around.deserted.get(cgroup)).copied();
     // Nearest word first: its own record, who stands above it, what it bears, where it is.
     let whose = match (record, above) {
         (Some(record), _) => record.row.owner.clone(),
         (None, Some(above)) => above.owner.clone(),
-        (None, None) => owners.identity(mark.or(cgroup)?),
+        (None, None) => owners.identity(deserted.or(mark).or(cgroup)?),
     };
     let judged = (whose.pid, whose.start?);
     let owner = match (record, above) {
         (Some(record), _) => record.owner,
         (None, Some(_)) => owners.standing(judged),
+        // The name of a place says in which pid namespace its owner was, and that is ours.
+        (None, None) if deserted == Some(judged) => owners.standing(judged),
         // The number in a mark counts where whoever bears it was started.
         (None, None) => match (seen.namespace, around.snapshot.namespace) {
             (Some(its), Some(ours)) if its == ours => owners.standing(judged),
@@ -340,6 +382,7 @@ fn judge(
         marked,
         below: above.is_some(),
         cgroup: cgroup == Some(judged),
+        deserted: deserted == Some(judged),
     };
     Some((grade(&facts), facts, whose))
 }
@@ -360,7 +403,9 @@ fn proofs(facts: &Facts, owner: &Identity) -> Vec<Proof> {
         Marked::Unreadable => proofs.push(Proof::NoLook),
         Marked::No | Marked::Living => {}
     }
-    if facts.cgroup {
+    if facts.deserted {
+        proofs.push(Proof::Deserted);
+    } else if facts.cgroup {
         proofs.push(Proof::Cgroup);
     }
     if facts.exempt == Exempt::OverByClock {

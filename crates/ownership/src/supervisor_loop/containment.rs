@@ -16,7 +16,7 @@ use crate::containment::{Containment, Why, cgroup_of_guards};
 use crate::hook;
 use crate::identity::Stat;
 use crate::journal;
-use crate::launch::{self, CONTAINMENT, Setting};
+use crate::launch::{self, CONTAINMENT, LEAVES_STALE, Setting};
 use crate::membership::Member;
 use crate::protocol::{Failure, Order};
 use crate::registry::ScopeId;
@@ -41,6 +41,8 @@ const CELL_TRIES: usize = 2;
 pub(super) struct Tier {
     /// What the owner asked for.
     asked: Containment,
+    /// What dead owners left is not ours to end.
+    leaves_stale: bool,
     /// Our own cgroup, or why there is none to be used.
     base: Result<PathBuf, Why>,
     place: Option<Place>,
@@ -60,9 +62,10 @@ struct Ending {
 
 impl Tier {
     pub(super) fn of_guard() -> Self {
-        let named = |variable: &str| std::env::var(variable).ok()?.parse().ok();
+        let said = std::env::var(CONTAINMENT).unwrap_or_default();
+        let named = said.strip_suffix(LEAVES_STALE).unwrap_or(&said);
         let tested = hook::setting(TEST_CONTAINMENT).and_then(|word| word.parse().ok());
-        let asked = tested.or_else(|| named(CONTAINMENT)).unwrap_or_default();
+        let asked = tested.or_else(|| named.parse().ok()).unwrap_or_default();
         let seen = cgroup_of_guards();
         let base = match (&seen.dir, seen.refusal()) {
             _ if hook::is_off("cgroup") => Err(Why::NotInThisVersion),
@@ -72,6 +75,7 @@ impl Tier {
         };
         Self {
             asked,
+            leaves_stale: named.len() < said.len(),
             base,
             place: None,
             lingering: Vec::new(),
@@ -291,7 +295,8 @@ impl Loop {
     /// Looks for what dead owners left where we are, and begins to end it.
     pub(super) fn find_stale(&mut self) {
         let Ok(base) = &self.tier.base else { return };
-        if self.tier.asked == Containment::Subreaper || self.succession.role() != Role::Supervisor {
+        let leaves = self.tier.leaves_stale || self.tier.asked == Containment::Subreaper;
+        if leaves || self.succession.role() != Role::Supervisor {
             return;
         }
         let kill_at = now() + DEFAULT_GRACE;

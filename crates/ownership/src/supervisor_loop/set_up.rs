@@ -157,7 +157,7 @@ impl Loop {
             reached: HashMap::new(),
             source: if off.lists { Source::Scan } else { Source::probe() },
             protected: Protected {
-                own: rustix::process::getpgrp().as_raw_nonzero().get(),
+                own: identity::own_group(),
                 owner: stat.map_or(0, |stat| stat.group),
             },
             open_files: raise_open_files(),

@@ -238,7 +238,8 @@ fn take_terminal() {
     let Some(terminal) = terminal() else { return };
     if rustix::termios::tcgetpgrp(&terminal) == Err(rustix::io::Errno::OPNOTSUPP) {
         // Where it fails, the program reads in the background.
-        let _ = rustix::termios::tcsetpgrp(&terminal, rustix::process::getpgrp());
+        let own = rustix::process::Pid::from_raw(identity::own_group());
+        let _ = own.map(|own| rustix::termios::tcsetpgrp(&terminal, own));
     }
 }
 
@@ -350,9 +351,13 @@ impl Front {
     fn group_to_show(&self) -> Option<rustix::process::Pid> {
         let pid = self.owned.pid().cast_signed();
         let stat = Stat::read(pid).filter(|stat| stat.start == self.start && stat.group == pid)?;
-        let own = rustix::process::getpgrp();
+        let own = identity::own_group();
         let shown = rustix::termios::tcgetpgrp(terminal()?).ok()?;
-        if shown == own { rustix::process::Pid::from_raw(stat.group) } else { None }
+        if shown.as_raw_nonzero().get() == own {
+            rustix::process::Pid::from_raw(stat.group)
+        } else {
+            None
+        }
     }
 
     /// Whether the program is stopped.
