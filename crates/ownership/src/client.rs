@@ -46,6 +46,8 @@ pub(crate) struct Client {
     journal: OnceLock<PathBuf>,
     /// What they hold scopes together with.
     containment: OnceLock<Containment>,
+    /// Rules of what its guards keep.
+    keep: OnceLock<String>,
     state: Mutex<State>,
 }
 
@@ -105,7 +107,9 @@ impl Client {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
         let containment = OnceLock::new();
-        Arc::new(Self { process, number, source, journal, containment, state: Mutex::new(state) })
+        let keep = OnceLock::new();
+        let state = Mutex::new(state);
+        Arc::new(Self { process, number, source, journal, containment, keep, state })
     }
 
     /// Guards that are started from now on keep a journal below this directory. The first one stays.
@@ -119,6 +123,11 @@ impl Client {
     /// Guards that are started from now on hold scopes together with this. The first one stays.
     pub(crate) fn contain(&self, containment: Containment) {
         let _ = self.containment.set(containment);
+    }
+
+    /// Guards that are started from now on keep what these rules say. The first ones stay.
+    pub(crate) fn keep(&self, rules: String) {
+        drop(self.keep.set(rules));
     }
 
     fn containment(&self) -> Containment {
@@ -245,7 +254,7 @@ impl Client {
                 let journal = self.journal.get().map(PathBuf::as_path);
                 let (before, owner) = (state.generation, self.number);
                 let numbers = RoleNumbers { before, owner, stand: *stand };
-                let kept = (journal, self.containment());
+                let kept = (journal, self.containment(), self.keep.get().map(String::as_str));
                 attach(|| start_guards(program, args, numbers, kept))?
             }
             Source::Given => attach_given(state.given.take().ok_or_else(|| {
@@ -423,6 +432,7 @@ mod tests {
             source: Source::Given,
             journal: OnceLock::new(),
             containment: OnceLock::new(),
+            keep: OnceLock::new(),
             state: Mutex::default(),
         };
         let spawn = Spawn::new("true");

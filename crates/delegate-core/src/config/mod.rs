@@ -36,7 +36,7 @@ pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
 pub use schema::schema;
 pub(crate) use search::refuse_foreign;
-pub use search::state_dir;
+pub use search::{state_dir, user_dir};
 pub use show::{Checked, Place, Setting, State, check, places};
 pub use trust::{Trusted, trust};
 

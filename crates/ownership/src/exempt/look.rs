@@ -195,8 +195,8 @@ pub(super) fn bears(pid: Pid, id: &str) -> bool {
 }
 
 pub(super) fn session_of(pid: Pid) -> Option<Pid> {
-    let session = rustix::process::getsid(RawPid::from_raw(pid)).ok()?;
-    Some(session.as_raw_nonzero().get())
+    // Not by getsid: one of outside our pid namespace is 0.
+    Stat::read(pid).map(|stat| stat.session)
 }
 
 /// Who has adopted this process, when that is not init.

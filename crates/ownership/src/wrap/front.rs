@@ -16,7 +16,8 @@ use rustix::process::Signal;
 
 use super::machine::{Effect, Event, Machine};
 use super::passed::Passed;
-use super::report::EndedReport;
+use super::report::{EndedReport, could_keep};
+use super::terminal;
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, Wrap};
 use crate::exit::{ChildEvent, Emptied, ExitStatus};
 use crate::hook;
@@ -100,6 +101,7 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let program = Program::current()
         .map_err(|error| Refused::failed("this program cannot be executed again", &error))?;
     let (owner, write_down) = owner(wrap, program);
+    let owner = owner.with_containment(wrap.containment).with_kept(&wrap.keep);
     let (tell, told) = channel();
     let wake = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -215,14 +217,7 @@ fn refused(wrap: &Wrap, error: &SpawnError) -> Refused {
 
 /// Whether this session has a terminal.
 fn has_terminal() -> bool {
-    terminal().is_some()
-}
-
-/// The terminal of this session.
-fn terminal() -> Option<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open("/dev/tty", flags, Mode::empty()).ok()
+    terminal::of_session().is_some()
 }
 
 struct Front {
@@ -313,9 +308,9 @@ impl Front {
                 let _ = rustix::process::kill_current_process_group(Signal::CONT);
             }
             Effect::HandTerminal => {
-                if let (Some(group), Some(terminal)) = (self.group_to_show(), terminal()) {
+                if let (Some(group), Some(tty)) = (self.group_to_show(), terminal::of_session()) {
                     // Its group may be gone by now.
-                    let _ = rustix::termios::tcsetpgrp(terminal, group);
+                    let _ = rustix::termios::tcsetpgrp(tty, group);
                 }
             }
             Effect::End => self.owned.end(self.grace),
@@ -329,8 +324,9 @@ impl Front {
     fn group_to_show(&self) -> Option<rustix::process::Pid> {
         let pid = self.owned.pid().cast_signed();
         let stat = Stat::read(pid).filter(|stat| stat.start == self.start && stat.group == pid)?;
+        // Of our own pid namespace: see `passed`.
         let own = rustix::process::getpgrp();
-        let shown = rustix::termios::tcgetpgrp(terminal()?).ok()?;
+        let shown = rustix::termios::tcgetpgrp(terminal::of_session()?).ok()?;
         if shown == own { rustix::process::Pid::from_raw(stat.group) } else { None }
     }
 
@@ -343,7 +339,8 @@ impl Front {
     fn end(self, wrap: &Wrap, report: Option<File>) -> End {
         let Machine { status, emptied, hung_up, .. } = self.machine;
         let status = status.unwrap_or(ExitStatus::Unknown);
-        let Emptied { leftovers, leftover_count, left, .. } = emptied.unwrap_or_default();
+        let Emptied { leftovers, leftover_count, left, spared, .. } = emptied.unwrap_or_default();
+        let could_keep = could_keep(&leftovers, &wrap.could_keep);
         let ended = EndedReport {
             program: wrap.program.to_string_lossy().into_owned(),
             status,
@@ -351,6 +348,8 @@ impl Front {
             ended: leftovers,
             ended_count: leftover_count,
             left,
+            kept: spared,
+            could_keep,
         };
         if let Some(mut report) = report {
             // Whoever asked for it sees that it is short.

@@ -7,6 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::FdFlags;
 
+use crate::identity::{self, Stat};
 use crate::spawn::Joins;
 use crate::sys::{front, process};
 
@@ -25,7 +26,7 @@ impl Passed {
         let ignored = mask(&status, "SigIgn") & !pipe;
         let ignored = if front::pipe_was_ignored() { ignored | pipe } else { ignored };
         let blocked = mask(&status, "SigBlk");
-        let group = rustix::process::getpgrp().as_raw_nonzero().get();
+        let group = own_group()?;
         Ok(Self { numbers: inherited()?, joins: Joins { group, ignored, blocked } })
     }
 
@@ -58,6 +59,25 @@ impl Passed {
         }
         Ok(())
     }
+}
+
+/// The group of this process, for the program to join. One that was made outside of our pid namespace has no number
+/// in here: then we lead a group of our own, which is shown the terminal if the other one was.
+fn own_group() -> io::Result<i32> {
+    // Not by getpgrp: its number is taken for one that exists.
+    let stat = Stat::read(identity::own_pid()).ok_or(io::ErrorKind::NotFound)?;
+    if stat.group > 0 {
+        return Ok(stat.group);
+    }
+    let own = rustix::process::getpid();
+    let terminal = super::terminal::of_session();
+    let shown = terminal.as_ref().is_some_and(super::terminal::is_shown_to_us);
+    // detached-spawn: ok — this process itself, in its session; the program joins it there
+    rustix::process::setpgid(None, None)?;
+    if let Some(terminal) = terminal.filter(|_| shown) {
+        super::terminal::show_to(&terminal, own);
+    }
+    Ok(own.as_raw_nonzero().get())
 }
 
 /// A line of `/proc/PID/status` that holds signals (man 5 proc_pid_status).
