@@ -23,6 +23,7 @@ pub(crate) enum Id {
     TerminateGrace,
     StartTimeout,
     HeartbeatInterval,
+    Containment,
     MaxIterations,
     MaxResultBytes,
     WorkerCommand,
@@ -53,6 +54,8 @@ pub(crate) enum Type {
     Seconds { min: Duration, optional: bool },
     /// `warn`, `interrupt` or `kill`.
     OnStale,
+    /// `auto`, `subreaper` or `cgroup`.
+    Containment,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -170,7 +173,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 28] = [
+pub(crate) const KEYS: [KeyInfo; 29] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -287,6 +290,15 @@ pub(crate) const KEYS: [KeyInfo; 28] = [
         also: None,
         sensitive: false,
         about: "Between two signs of life of a child.",
+    },
+    KeyInfo {
+        id: Id::Containment,
+        name: "containment",
+        kind: Type::Containment,
+        default: "auto",
+        also: None,
+        sensitive: false,
+        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
     },
     KeyInfo {
         id: Id::MaxIterations,
@@ -441,6 +453,7 @@ impl fmt::Display for Type {
                 write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
+            Self::Containment => f.write_str("auto, subreaper or cgroup"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

@@ -112,6 +112,8 @@ pub struct Settings {
     pub start_timeout: Duration,
     /// Between two beats.
     pub heartbeat_interval: Duration,
+    /// What holds a child and all that it starts together.
+    pub containment: ownership::Containment,
     /// Turns of a model-calling agent.
     pub max_iterations: u32,
     /// Largest answer in bytes.
@@ -161,6 +163,7 @@ impl Default for Settings {
             terminate_grace: Duration::from_secs(3),
             start_timeout: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(30),
+            containment: ownership::Containment::Auto,
             max_iterations: 50,
             max_result_bytes: 1 << 30,
             worker_command: None,

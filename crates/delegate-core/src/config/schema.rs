@@ -89,6 +89,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Isolation => json!({ "enum": [true, false, "auto", null] }),
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
+        Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),
@@ -212,6 +213,8 @@ mod tests {
             "fallback_providers: [{provider: a, model: b, base_url: x}]",
             "max_summary_chars: 5",
             "on_stale: sometimes",
+            "containment: strong",
+            "containment: null",
         ] {
             let text = if below.starts_with('{') {
                 format!("delegation: {below}\n")

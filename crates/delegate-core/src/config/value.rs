@@ -7,6 +7,8 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
+use ownership::Containment;
+
 use super::{OnStale, ProcessIsolation, did_you_mean, duration};
 
 /// A checked value.
@@ -18,6 +20,7 @@ pub(crate) enum Typed {
     Count(u64),
     Time(Duration),
     OnStale(OnStale),
+    Containment(Containment),
     Command(Vec<String>),
     Text(String),
     Secret(ApiKey),
@@ -51,6 +54,7 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
+        (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
             question.trimmed(text)
@@ -74,7 +78,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Overrides
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale => false,
+        Type::Flag | Type::OnStale | Type::Containment => false,
     }
 }
 
@@ -128,6 +132,13 @@ impl Question<'_> {
             }
             _ => Err(self.wrong_type(None)),
         }
+    }
+
+    fn containment(&self, word: &str) -> Result<Typed, Wrong> {
+        word.parse().map(Typed::Containment).map_err(|_| {
+            let hint = did_you_mean(word, Containment::ALL.map(Containment::word));
+            self.wrong("unknown_word", &self.wanted(), hint)
+        })
     }
 
     fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
@@ -368,6 +379,10 @@ impl Typed {
         if let Self::Time(time) = self { Some(*time) } else { None }
     }
 
+    pub(crate) const fn containment(&self) -> Option<Containment> {
+        if let Self::Containment(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) const fn on_stale(&self) -> Option<OnStale> {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
@@ -407,6 +422,7 @@ impl Typed {
             | Self::Count(_)
             | Self::Time(_)
             | Self::OnStale(_)
+            | Self::Containment(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)
