@@ -137,14 +137,19 @@ fn a_containment_is_kept_or_refused() {
     let (code, celled) = seen("cgroup");
     assert_eq!((code, celled), if can { (Some(0), true) } else { (Some(125), false) });
     assert_eq!(rig.run(["own", "--containment", "strong", "true"]).code, Some(125));
-    let dry = |tier: &str| {
-        rig.run(["run", "--agent", "echo", "x", "--containment", tier, "--dry-run", "--explain"])
-    };
+    let file = rig.batch("b.yaml", &["true"]);
+    let dry = |tier: &str| rig.run(["run", file, "--containment", tier, "--dry-run", "--explain"]);
     let said = dry("subreaper");
     assert_eq!(said.code, Some(0), "{}", said.err);
     assert!(said.out.contains("subreaper"), "{}", said.out);
     assert_eq!(dry("cgroup").code, Some(if can { 0 } else { 2 }));
     assert_eq!(dry("strong").code, Some(2));
+    for tier in ["subreaper", "cgroup"] {
+        let script = "grep 0:: /proc/self/cgroup > seen";
+        let seen = rig.run(["run", rig.batch("c.yaml", &[script]), "--containment", tier]);
+        let wanted = if tier == "subreaper" || can { 0 } else { 2 };
+        assert_eq!(seen.code, Some(wanted), "{}", seen.err);
+    }
 }
 
 /// `delegate shim` with these folders in `PATH`.
