@@ -78,6 +78,16 @@ impl Builder {
         Self(self.0.child_builder(builder))
     }
 
+    /// As [`crate::Builder::control_socket`].
+    pub fn control_socket(self, listens: bool) -> Self {
+        Self(self.0.control_socket(listens))
+    }
+
+    /// As [`crate::Builder::control_dir`].
+    pub fn control_dir(self, dir: impl Into<std::path::PathBuf>) -> Self {
+        Self(self.0.control_dir(dir))
+    }
+
     /// As [`crate::Builder::build`].
     ///
     /// # Errors
@@ -111,6 +121,22 @@ impl Delegator {
         Batch(self.0.call(arguments, agent))
     }
 
+    /// As [`crate::Delegator::pause`].
+    pub fn pause(&self) {
+        self.0.pause();
+    }
+
+    /// As [`crate::Delegator::resume`].
+    pub fn resume(&self) {
+        self.0.resume();
+    }
+
+    /// As [`crate::Delegator::operator`]; its blocking methods end in `_blocking`.
+    #[must_use]
+    pub fn operator(&self, session: Option<&str>) -> crate::control::Operator {
+        self.0.operator(session)
+    }
+
     /// As [`crate::Delegator::store`].
     #[must_use]
     pub fn store(&self) -> &Store {
@@ -122,6 +148,16 @@ impl Batch {
     /// As [`crate::Batch::title`].
     pub fn title(self, title: impl Into<String>) -> Self {
         Self(self.0.title(title))
+    }
+
+    /// As [`crate::Batch::session`].
+    pub fn session(self, key: impl Into<String>) -> Self {
+        Self(self.0.session(key))
+    }
+
+    /// As [`crate::Batch::branch`].
+    pub fn branch(self, branch: &crate::Branch) -> Self {
+        Self(self.0.branch(branch))
     }
 
     /// As [`crate::Batch::listener`].

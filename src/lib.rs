@@ -61,11 +61,14 @@ mod workers;
 
 pub use delegate_child::{Agent, Failure, Interrupted, LongText, Registry, Session};
 pub use delegate_core::config;
+pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
 pub use delegate_core::monitor::Liveness;
 pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
-pub use delegate_core::run::{Control, Listener, ManualClock, Run, Sign, Stopped};
+pub use delegate_core::run::{
+    Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
+};
 pub use delegate_core::store;
 pub use delegate_protocol::envelope::{Identity, Relayed};
 pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};

@@ -181,7 +181,10 @@ fn begin(line: &mut UnixStream) -> io::Result<TaskSpec> {
                 ParentMessage::BeginFromParts => {
                     return codec::from_bytes(&whole).map_err(io::Error::other);
                 }
-                ParentMessage::Interrupt | ParentMessage::Notice { .. } | ParentMessage::Dump => {}
+                ParentMessage::Interrupt
+                | ParentMessage::Notice { .. }
+                | ParentMessage::Steer { .. }
+                | ParentMessage::Dump => {}
             }
         }
     }

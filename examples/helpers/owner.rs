@@ -13,6 +13,7 @@
 //! | word | does |
 //! |---|---|
 //! | `exit`, `abort`, `segv` | ends this process so, at once |
+//! | `steer` | `left` to the first child that runs |
 //! | `interrupt`, `kill`, `suspend`, `resume` | to the batch |
 //! | `again` | after a report: runs the same tasks once more |
 //!
@@ -171,6 +172,13 @@ fn listen(controls: &Receiver<Control>, words: &Sender<String>) {
             },
             word => match (word, &control) {
                 ("interrupt", Some(control)) => control.interrupt(),
+                ("steer", Some(control)) => {
+                    let list = control.list_blocking();
+                    for child in list.into_iter().flat_map(|list| list.children).take(1) {
+                        // It may have ended by now.
+                        control.steer(child.child, "left").ok();
+                    }
+                }
                 ("kill", Some(control)) => control.kill(),
                 ("suspend", Some(control)) => control.suspend(),
                 ("resume", Some(control)) => control.resume(),

@@ -12,6 +12,10 @@ use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
 use crate::cli::doctor::DoctorArgs;
 use crate::cli::exit;
+use crate::cli::{
+    extend::ExtendArgs, pause::PauseArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
+    watch::WatchArgs,
+};
 #[cfg(target_os = "linux")]
 use crate::cli::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
 
@@ -67,6 +71,18 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Wait for the end of runs; exit as they did
+    Wait(WaitArgs),
+    /// Print the events of a run from now on, as JSON lines
+    Watch(WatchArgs),
+    /// Say something to a running child
+    Steer(SteerArgs),
+    /// Ask a run or a child to stop, or end it
+    Stop(StopArgs),
+    /// Launch nothing more in a run, or let a child stand still
+    Pause(PauseArgs),
+    /// Give a child more time
+    Extend(ExtendArgs),
     /// Show who owns what that lives here, with memory, ports and why it is alive
     #[cfg(target_os = "linux")]
     Ps(PsArgs),

@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     BrokenPromise,
     /// No such run or child.
     NotFound,
+    /// What was waited for did not come in time.
+    Elapsed,
     /// Ended by SIGHUP: its terminal is gone.
     HungUp,
     /// Ended by Ctrl-C.
@@ -28,12 +30,13 @@ pub(crate) enum Exit {
 const PANIC: u8 = 101;
 
 impl Exit {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Done,
         Self::Failed,
         Self::BadInput,
         Self::BrokenPromise,
         Self::NotFound,
+        Self::Elapsed,
         Self::HungUp,
         Self::Interrupted,
         Self::Terminated,
@@ -47,6 +50,7 @@ impl Exit {
             Self::BadInput => 2,
             Self::BrokenPromise => 3,
             Self::NotFound => 4,
+            Self::Elapsed => 124,
             Self::HungUp => 129,
             Self::Interrupted => 130,
             Self::Terminated => 143,
@@ -62,6 +66,7 @@ impl Exit {
                 "done, but something is left, is not verified, or was not stored"
             }
             Self::NotFound => "no such run or child",
+            Self::Elapsed => "the time of `wait --timeout` is over",
             Self::HungUp => "ended by SIGHUP (its terminal was closed)",
             Self::Interrupted => "ended by Ctrl-C",
             Self::Terminated => "ended by SIGTERM",
@@ -142,6 +147,6 @@ mod tests {
             .skip(1)
             .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
             .collect();
-        assert_eq!(codes, [0, 1, 2, 3, 4, 101, 129, 130, 143]);
+        assert_eq!(codes, [0, 1, 2, 3, 4, 101, 124, 129, 130, 143]);
     }
 }

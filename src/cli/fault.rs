@@ -3,9 +3,11 @@
 use std::io;
 
 use delegate_core::config::Diagnostic;
+use delegate_core::control::ControlError;
 use delegate_core::plan::{Origin, StartError, Task};
 use delegate_core::store::StoreError;
 
+use crate::cli::control;
 use crate::cli::exit::Exit;
 
 /// Why not.
@@ -17,6 +19,8 @@ pub(crate) enum Fault {
     Start(StartError, Option<Origin>),
     /// No such run or child, or a store that cannot be read.
     Store(StoreError),
+    /// Whoever runs it refused, or is not there.
+    Control(ControlError),
     /// Results could not be written.
     Output(io::Error),
     /// The system refused something else.
@@ -53,11 +57,12 @@ impl Fault {
     }
 
     /// How the command exits because of it.
-    pub(crate) const fn exit(&self) -> Exit {
+    pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Input(_) | Self::Start(..) | Self::System(..) => Exit::BadInput,
             Self::Store(StoreError::NotFound(_) | StoreError::Ambiguous { .. }) => Exit::NotFound,
             Self::Store(_) => Exit::Failed,
+            Self::Control(error) => control::exit(error),
             Self::Output(_) => Exit::BrokenPromise,
         }
     }
@@ -65,6 +70,7 @@ impl Fault {
     /// What to say about it.
     pub(crate) fn into_diagnostic(self) -> Diagnostic {
         let (code, message) = match self {
+            Self::Control(error) => (control_code(&error), error.to_string()),
             Self::Input(fault) => return *fault,
             Self::Start(error, place) => return not_started(&error, place),
             Self::Store(error) => (store_code(&error), error.to_string()),
@@ -107,10 +113,28 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::Unsupported { .. } => "unsupported",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",
+        StartError::Paused => "paused",
         StartError::ForeignProcess { .. } => "foreign_process",
         StartError::System { .. } => "system",
         _ => "not_started",
     }
+}
+
+/// As the protocol says it; what this side does not know is a refusal.
+fn control_code(error: &ControlError) -> &'static str {
+    const KNOWN: [&str; 10] = [
+        "not_found",
+        "ambiguous",
+        "needs_child",
+        "needs_run",
+        "ended",
+        "not_accepted",
+        "elapsed",
+        "bad_request",
+        "busy",
+        "gone",
+    ];
+    KNOWN.into_iter().find(|known| *known == error.code()).unwrap_or("refused")
 }
 
 const fn store_code(error: &StoreError) -> &'static str {

@@ -115,7 +115,7 @@ mod tests {
             logging("a=b=c", None).start().unwrap_err().into_diagnostic().code,
             "bad_log_level"
         );
-        let file = logging("info", Some("/nonexistent/x.log")).start().unwrap_err();
+        let file = logging("info", Some("/dev/null/x.log")).start().unwrap_err();
         assert_eq!(file.into_diagnostic().code, "unwritable_log");
     }
 }

@@ -4,8 +4,10 @@
 
 mod args;
 mod commands;
+mod control;
 mod doctor;
 mod exit;
+mod extend;
 mod fault;
 #[cfg(target_os = "linux")]
 mod janitor;
@@ -13,6 +15,7 @@ mod janitor;
 mod log;
 mod logging;
 mod own;
+mod pause;
 mod printer;
 #[cfg(target_os = "linux")]
 mod ps;
@@ -20,6 +23,10 @@ mod render;
 mod screen;
 mod shim;
 mod signals;
+mod steer;
+mod stop;
+mod wait;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -116,6 +123,12 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Runs(args) => commands::runs::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
+        Verb::Wait(args) => wait::run(args, context),
+        Verb::Watch(args) => watch::run(args, context),
+        Verb::Steer(args) => steer::run(args, context),
+        Verb::Stop(args) => stop::run(args, context),
+        Verb::Pause(args) => pause::run(args, context),
+        Verb::Extend(args) => extend::run(args, context),
         Verb::Doctor(args) => doctor::run(args, context),
         #[cfg(target_os = "linux")]
         Verb::Janitor(args) => janitor::run(args, context),

@@ -14,6 +14,7 @@ mod support;
 mod batch_files;
 mod codes;
 mod config;
+mod control;
 mod death;
 mod doctor;
 mod documents;

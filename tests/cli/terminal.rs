@@ -33,11 +33,20 @@ impl Terminal {
         Self::with(rig, args, &[])
     }
 
+    /// Some program instead of the command.
+    pub(crate) fn of(rig: &Rig, program: &str, args: &[&str]) -> Self {
+        Self::on(rig, program, args, &[])
+    }
+
     pub(crate) fn with(rig: &Rig, args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::on(rig, DELEGATE, args, env)
+    }
+
+    fn on(rig: &Rig, program: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         let (ours, theirs) = pair();
         // It begins a session, and so gets the terminal whose keys make signals.
         let mut command = rig.program("setsid");
-        command.arg("--ctty").arg(DELEGATE).args(args).env("TERM", "xterm-256color");
+        command.arg("--ctty").arg(program).args(args).env("TERM", "xterm-256color");
         command.envs(env.iter().copied());
         command.stdin(Stdio::from(theirs.try_clone().unwrap()));
         command.stdout(Stdio::from(theirs.try_clone().unwrap())).stderr(Stdio::from(theirs));

@@ -31,6 +31,14 @@ pub enum Op {
     Blank,
     /// Waits for a notice of the parent, and says it.
     AwaitNotice,
+    /// Waits for a word that steers it, and says it.
+    AwaitSteer,
+    /// Says every word that steers it, until a file exists.
+    SteersUntil(String),
+    /// What a tool gave, with what there is to say to the model.
+    ToolResult(String),
+    /// Asks for approval, and says the answer.
+    Approve(String),
     Read(String),
     Wrote(String),
     /// A model call with so many tokens of reasoning and nothing else.
@@ -139,6 +147,30 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             }
             std::thread::sleep(Duration::from_millis(2));
         },
+        Op::AwaitSteer => loop {
+            session.checkpoint()?;
+            if let Some(text) = session.steer() {
+                session.text(&text);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        },
+        Op::SteersUntil(path) => {
+            while !std::path::Path::new(&path).exists() {
+                session.checkpoint()?;
+                if let Some(text) = session.steer() {
+                    session.text(&format!("<{text}>"));
+                }
+            }
+        }
+        Op::ToolResult(result) => {
+            let result = session.with_steers(result);
+            session.text(&result);
+        }
+        Op::Approve(request) => {
+            let answer = if session.approve(request) { "approved" } else { "denied" };
+            session.text(answer);
+        }
         Op::Read(path) => session.read_file(path),
         Op::Wrote(path) => session.wrote_file(path),
         Op::Reasoned(tokens) => {

@@ -16,6 +16,8 @@ mod alone;
 mod command;
 mod command_bytes;
 mod command_family;
+mod control;
+mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;

@@ -42,6 +42,7 @@ struct Play {
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     Interrupt,
+    Steer,
     /// Nothing: it is quiet for too long, and its parent ends it.
     Expire,
     /// The supervisor is killed, so that another one says hello.
@@ -66,6 +67,11 @@ fn reads_a_large_goal() -> Play {
 fn is_interrupted() -> Play {
     let task = step(&Step::Count("/dev/null".into()));
     Play { task, then: Some(("waiting", Then::Interrupt)), bytes: 0 }
+}
+
+/// It reads nothing that it is told, and so the word is missed.
+fn is_steered() -> Play {
+    Play { then: Some(("waiting", Then::Steer)), ..is_interrupted() }
 }
 
 /// It is told that it is quiet before it is ended for that, and asked what it does when it is.
@@ -119,6 +125,7 @@ each!(taken: ParentMessage {
     ParentMessage::Begin(_) => [("begin", waits())],
     ParentMessage::Interrupt => [("interrupt", is_interrupted())],
     ParentMessage::Notice { .. } => [("notice", is_quiet(false))],
+    ParentMessage::Steer { .. } => [("steer", is_steered())],
     ParentMessage::Dump => [("dump", is_quiet(true))],
 });
 
@@ -193,6 +200,10 @@ impl Scene {
                 self.owner.text(text);
                 self.owner.tell("interrupt");
             }
+            Some((text, Then::Steer)) => {
+                self.owner.text(text);
+                self.owner.tell("steer");
+            }
             Some((text, Then::Replace)) => {
                 self.owner.text(text);
                 kill_process(raw(self.owner.supervisor()), Signal::KILL).unwrap();
@@ -266,6 +277,9 @@ fn at(point: &str, what: &str, play: &Play) {
         assert_signaled(&outcome, "timeout", "timeout");
     } else {
         assert_killed(&outcome);
+    }
+    if what == "steer" {
+        assert_eq!(outcome["missed_steer"], "left", "nobody can have read it: {outcome}");
     }
     // Each kind of event comes once, so what was sent whole was told, and nothing else.
     let event = if what == "hello" { "start" } else { what };

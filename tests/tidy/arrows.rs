@@ -95,6 +95,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["collect"],
             &["report"],
             &["run"],
+            &["control"],
             &["delegator"],
         ],
     ),

@@ -41,7 +41,7 @@ pub fn process(pid: u32) -> String {
     text
 }
 
-/// Every thread, `first` before the others, of which at most [`OTHERS`] are told.
+/// Every thread, `first` before the others, of which at most 40 are told.
 #[must_use]
 pub fn threads(pid: u32, first: Option<u32>) -> String {
     let mut text = String::new();

@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Interrupt,
     /// A word for the agent.
     Notice(String),
+    /// A word of whoever steers it.
+    Steer(u64, String),
     /// Tell what is being done.
     Dump,
 }
@@ -47,6 +49,7 @@ impl Greeting {
         match (&mut *self, message) {
             (_, ParentMessage::Interrupt) => Ok(Step::Interrupt),
             (_, ParentMessage::Notice { text }) => Ok(Step::Notice(text)),
+            (_, ParentMessage::Steer { number, text }) => Ok(Step::Steer(number, text)),
             (Self::Waiting(_), ParentMessage::Dump) => Ok(Step::Wait),
             (Self::Begun, ParentMessage::Dump) => Ok(Step::Dump),
             (Self::Waiting(parts), ParentMessage::SpecPart(part)) => {
@@ -87,7 +90,7 @@ mod tests {
         Box::new(sample(0, "a", "goal"))
     }
 
-    fn messages() -> [ParentMessage; 6] {
+    fn messages() -> [ParentMessage; 7] {
         [
             ParentMessage::SpecPart(Bytes(codec::to_bytes(&spec()).unwrap())),
             ParentMessage::BeginFromParts,
@@ -95,6 +98,7 @@ mod tests {
             ParentMessage::Interrupt,
             ParentMessage::Notice { text: "soon".to_owned() },
             ParentMessage::Dump,
+            ParentMessage::Steer { number: 1, text: "left".to_owned() },
         ]
     }
 
@@ -103,9 +107,12 @@ mod tests {
     fn every_message_in_every_state() {
         let parts = codec::to_bytes(&spec()).unwrap();
         let table = [
-            (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait"]),
-            (Greeting::Waiting(parts), ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait"]),
-            (Greeting::Begun, ["Err", "Err", "Err", "Interrupt", "Notice", "Dump"]),
+            (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait", "Steer"]),
+            (
+                Greeting::Waiting(parts),
+                ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait", "Steer"],
+            ),
+            (Greeting::Begun, ["Err", "Err", "Err", "Interrupt", "Notice", "Dump", "Steer"]),
         ];
         for (state, wanted) in table {
             for (message, want) in messages().into_iter().zip(wanted) {
@@ -122,6 +129,7 @@ mod tests {
                     }
                     Ok(Step::Interrupt) => "Interrupt",
                     Ok(Step::Notice(_)) => "Notice",
+                    Ok(Step::Steer(..)) => "Steer",
                     Ok(Step::Dump) => "Dump",
                     Err(_) => "Err",
                 };

@@ -88,6 +88,7 @@ pub(crate) const fn taken(message: &ParentMessage) -> &'static str {
         ParentMessage::Begin(_) => "begin",
         ParentMessage::Interrupt => "interrupt",
         ParentMessage::Notice { .. } => "notice",
+        ParentMessage::Steer { .. } => "steer",
         ParentMessage::Dump => "dump",
     }
 }

@@ -1,9 +1,11 @@
-//! [`Mailbox`]: what the reader of the line leaves for the agent (notices) and for the writer (a wish
+//! [`Mailbox`]: what the reader of the line leaves for the agent (notices, steering) and for the writer (a wish
 //! for a dump). Filled by `serve`, read by `session` and `serve`.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use delegate_protocol::message::STEERS;
 
 use crate::tail::clip;
 
@@ -24,6 +26,7 @@ pub(crate) struct Mailbox {
 #[derive(Default)]
 struct State {
     notices: VecDeque<String>,
+    steers: VecDeque<(u64, String)>,
     wants_dump: bool,
     hook: Option<Hook>,
     /// Process and thread of the agent.
@@ -49,6 +52,20 @@ impl Mailbox {
     /// Takes what waits, oldest first.
     pub(crate) fn take_notices(&self) -> Vec<String> {
         self.state().notices.drain(..).collect()
+    }
+
+    /// Keeps a word of whoever steers the agent. One more than a parent may send is not kept; the parent
+    /// sees that it was not taken.
+    pub(crate) fn steer(&self, number: u64, text: String) {
+        let mut state = self.state();
+        if state.steers.len() < STEERS {
+            state.steers.push_back((number, text));
+        }
+    }
+
+    /// Takes the oldest, with its number.
+    pub(crate) fn take_steer(&self) -> Option<(u64, String)> {
+        self.state().steers.pop_front()
     }
 
     /// The parent wants to know what is being done.
@@ -100,6 +117,17 @@ mod tests {
         assert_eq!((taken.len(), taken[0].as_str()), (NOTICES, "3"));
         assert_eq!(taken[NOTICES - 1].len(), NOTICE);
         assert_eq!(mail.take_notices(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn steers_are_taken_once_in_order_and_none_is_pushed_out() {
+        let mail = Mailbox::default();
+        for number in 0..STEERS as u64 + 2 {
+            mail.steer(number, number.to_string());
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| mail.take_steer()).collect();
+        assert_eq!((taken.len(), &taken[0]), (STEERS, &(0, "0".to_owned())));
+        assert_eq!(mail.take_steer(), None);
     }
 
     #[test]

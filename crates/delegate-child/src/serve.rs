@@ -172,6 +172,10 @@ fn hear(
                 mail.notice(text);
                 continue;
             }
+            Ok(Step::Steer(number, text)) => {
+                mail.steer(number, text);
+                continue;
+            }
             Ok(Step::Dump) => {
                 mail.ask_for_dump();
                 continue;

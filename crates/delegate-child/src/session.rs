@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use delegate_protocol::outcome::{NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, ToolEnd};
+use delegate_protocol::outcome::{
+    Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
+};
 use delegate_protocol::{ChildEvent, Note, TaskSpec, Tokens, Value, spelling};
 
 use crate::account::{Account, value_bytes};
@@ -271,6 +273,41 @@ impl Session {
     #[must_use]
     pub fn take_notices(&mut self) -> Vec<String> {
         self.desk.mail.take_notices()
+    }
+
+    /// The next word of whoever steers this child (`delegate steer`), oldest first: an instruction that
+    /// interrupts nothing. Taking it tells the parent that it was delivered; what is left at the end comes
+    /// back in the entry as missed.
+    #[must_use]
+    pub fn steer(&mut self) -> Option<String> {
+        let (number, text) = self.desk.mail.take_steer()?;
+        self.content("it was steered");
+        self.put(ChildEvent::Note(Note::Steered { number }));
+        Some(text)
+    }
+
+    /// The result of a tool as the model should read it: what there is to say to it stands below.
+    #[must_use]
+    pub fn with_steers(&mut self, result: impl Into<String>) -> String {
+        let mut result = result.into();
+        while let Some(text) = self.steer() {
+            result.push_str("\n\n[the user says: ");
+            result.push_str(&text);
+            result.push(']');
+        }
+        result
+    }
+
+    /// Whether something dangerous may be done. Nobody is asked, so nothing can wait for an answer: the
+    /// setting `subagent_auto_approve` allows it (for this once) or denies it. The entry lists both.
+    #[must_use]
+    pub fn approve(&mut self, request: impl Display) -> bool {
+        let request = clip(&request.to_string(), REQUEST_BYTES).to_owned();
+        let approved = self.spec.auto_approve;
+        tracing::info!(approved, request, "an approval was answered");
+        self.content("an approval was answered");
+        self.put(ChildEvent::Note(Note::Approval(Approval { request, approved })));
+        approved
     }
 
     /// From now on silence says nothing about this child (`false`), or it does again (`true`, as at the

@@ -88,6 +88,8 @@ pub struct Subject {
     pub start_failure: Option<StartFailure>,
     /// What it was doing when its time was over.
     pub diagnostic: Option<PathBuf>,
+    /// Words to it that were accepted and that it did not take.
+    pub missed: Vec<String>,
 }
 
 struct Judgement {
@@ -108,7 +110,7 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let timed_out = judgement.status == Status::Timeout;
     let began = facts.started_at.or(facts.launched_at);
     let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
-    let notes = notes(facts, &said);
+    let notes = notes(&subject, facts, &said);
     let summary = summary(judgement.status, &mut said);
     let finish = said.finish;
     let spent = said.spent;
@@ -146,6 +148,8 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         files_read: spent.read.into_list(),
         files_written: spent.written.into_list(),
         output_tail: spent.tail.into(),
+        missed_steer: (!subject.missed.is_empty()).then(|| subject.missed.join("\n")),
+        approvals: spent.approvals.into(),
         cause,
         stderr_tail: crashed.then(|| tail(&said.stderr, STDERR_TAIL)),
         notes,
@@ -357,8 +361,12 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
     })
 }
 
-fn notes(facts: &Facts, said: &Said) -> Vec<String> {
+fn notes(subject: &Subject, facts: &Facts, said: &Said) -> Vec<String> {
     let mut notes = Vec::new();
+    if !subject.missed.is_empty() {
+        let count = subject.missed.len();
+        notes.push(format!("{count} word(s) to it were not taken before its end (missed_steer)"));
+    }
     if let Some((count, largest)) = said.oversized {
         let cap = delegate_protocol::FRAME_CAP;
         notes.push(format!(

@@ -18,6 +18,7 @@ fn subject() -> Subject {
         logs: None,
         start_failure: None,
         diagnostic: None,
+        missed: Vec::new(),
     }
 }
 

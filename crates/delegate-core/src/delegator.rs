@@ -1,16 +1,22 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod batch;
+
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
+pub use self::batch::Batch;
+
+use self::batch::Beginning;
 use crate::config::{self, ProcessIsolation, Settings};
+use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -20,7 +26,8 @@ use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
-use crate::run::{Listener, ManualClock, Run};
+use crate::run::live::{Live, LiveRun};
+use crate::run::{ManualClock, Run};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -52,6 +59,11 @@ struct Inner {
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
     clock: Option<ManualClock>,
+    live: Arc<Live>,
+    control_socket: bool,
+    control_dir: Option<PathBuf>,
+    /// Listens from the first batch on; `None` where it cannot.
+    server: OnceLock<Option<Server>>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -67,9 +79,24 @@ pub struct Builder {
     registry: Option<Registry>,
     providers: Option<Arc<dyn Providers>>,
     builder: Option<Arc<dyn ChildBuilder>>,
+    no_control_socket: bool,
+    control_dir: Option<PathBuf>,
 }
 
 impl Builder {
+    /// Whether runs can be listed, steered and stopped from outside (`delegate steer`). Default: yes.
+    pub fn control_socket(mut self, listens: bool) -> Self {
+        self.no_control_socket = !listens;
+        self
+    }
+
+    /// Where the control socket lies: a directory that only this user can enter. Default:
+    /// `$XDG_RUNTIME_DIR/delegate`, else `/tmp/delegate-UID`.
+    pub fn control_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.control_dir = Some(dir.into());
+        self
+    }
+
     /// Processes or threads; wins over [`Builder::settings`].
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
@@ -145,6 +172,10 @@ impl Builder {
             batches,
             pid: std::process::id(),
             clock: self.clock,
+            live: Arc::default(),
+            control_socket: !self.no_control_socket,
+            control_dir: self.control_dir,
+            server: OnceLock::new(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
     }
@@ -238,6 +269,8 @@ impl Delegator {
             parent: None,
             plan: None,
             title: None,
+            session: None,
+            branch: None,
         }
     }
 
@@ -254,102 +287,25 @@ impl Delegator {
     }
 }
 
-/// A batch to be started.
-#[must_use = "nothing runs before start"]
-pub struct Batch {
-    listener: Option<Arc<dyn Listener>>,
-    delegator: Delegator,
-    /// Empty once they are planned.
-    tasks: Vec<Task>,
-    /// Instead of tasks: a model's arguments, and the agent.
-    call: Option<(Value, String)>,
-    parent: Option<Box<Parent>>,
-    /// Made once, however often it is asked for: the tasks may be many.
-    plan: Option<Plan>,
-    title: Option<String>,
-}
-
-impl std::fmt::Debug for Batch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batch").field("title", &self.title).finish_non_exhaustive()
-    }
-}
-
-impl Batch {
-    /// What lists show for it. Default: the first goal.
-    pub fn title(mut self, title: impl Into<String>) -> Self {
-        self.title = Some(title.into());
-        self
-    }
-
-    /// Who is called when a child starts, has stopped, or is still there.
-    pub fn listener(mut self, listener: impl Listener + 'static) -> Self {
-        self.listener = Some(Arc::new(listener));
-        self
-    }
-
-    /// The agent that delegates, of which the children inherit. Default: a program of its own, at
-    /// depth 0. Forgets a plan that was made before.
-    pub fn parent(mut self, parent: Parent) -> Self {
-        if let Some(mut plan) = self.plan.take() {
-            self.tasks = std::mem::take(&mut plan.tasks);
-        }
-        self.parent = Some(Box::new(parent));
-        self
-    }
-
-    /// Its tasks in order.
-    pub fn tasks(&self) -> &[Task] {
-        self.plan.as_ref().map_or(&self.tasks, |plan| &plan.tasks)
-    }
-
-    /// The decisions, without starting anything. Made once: [`Batch::start`] carries out these.
-    ///
-    /// # Errors
-    /// As [`Batch::start`].
-    pub fn plan(&mut self) -> Result<&Plan, StartError> {
-        let plan = self.made()?;
-        Ok(self.plan.insert(plan))
-    }
-
-    fn made(&mut self) -> Result<Plan, StartError> {
-        match (self.plan.take(), &self.call) {
-            (Some(plan), _) => Ok(plan),
-            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref()),
-            (None, Some((arguments, agent))) => {
-                self.delegator.plan_call(arguments, agent, self.parent.as_deref())
-            }
-        }
-    }
-
-    /// Starts it.
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub async fn start(self) -> Result<Run, StartError> {
-        self.start_blocking()
-    }
-
-    /// Blocking twin of [`Batch::start`].
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub fn start_blocking(mut self) -> Result<Run, StartError> {
-        let plan = self.made()?;
-        let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
-        self.delegator.start(plan, title.unwrap_or_default(), self.listener)
-    }
-
-    /// Starts it and waits for the end.
-    ///
-    /// # Errors
-    /// Nothing was started, and why.
-    pub async fn run(self) -> Result<Report, StartError> {
-        Ok(self.start().await?.finish().await)
-    }
-}
-
 impl Delegator {
+    /// Starts nothing from now on: a batch is refused with [`StartError::Paused`], and what waits in line
+    /// waits on. What runs goes on, and can be listed, steered and stopped.
+    pub fn pause(&self) {
+        self.inner.live.pause(true);
+    }
+
+    /// Starts things again, in every run.
+    pub fn resume(&self) {
+        self.inner.live.pause(false);
+    }
+
+    /// Lists, steers, stops and waits by id, as the control socket does. With a session only what belongs
+    /// to that conversation exists ([`Batch::session`]).
+    #[must_use]
+    pub fn operator(&self, session: Option<&str>) -> Operator {
+        Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
@@ -392,15 +348,17 @@ impl Delegator {
         })
     }
 
-    fn start(
-        &self,
-        plan: Plan,
-        title: String,
-        listener: Option<Arc<dyn Listener>>,
-    ) -> Result<Run, StartError> {
+    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
+        if inner.live.is_paused() {
+            return Err(StartError::Paused);
+        }
+        let Beginning { title, listener, session, branch } = beginning;
+        if inner.control_socket {
+            inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
+        }
         let places = plan.settings.max_concurrent_children as usize;
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
@@ -415,8 +373,20 @@ impl Delegator {
         let (plan, run) = (Arc::new(plan), RunId::random());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        if let Some(branch) = branch {
+            branch.attach(&control);
+        }
+        let listed = inner.live.add(LiveRun {
+            id: run,
+            title: title.clone(),
+            session,
+            started: SystemTime::now(),
+            plan: Arc::clone(&plan),
+            control: Arc::clone(&control),
+        });
         let (sender, report) = oneshot::channel();
         let batch = BatchLoop {
+            _listed: listed,
             run,
             title,
             plan: Arc::clone(&plan),
@@ -499,7 +469,7 @@ mod tests {
         assert!(foreign(delegator.batch(task()).plan().err()));
         assert!(foreign(delegator.batch(task()).start_blocking().err()));
         assert!(
-            foreign(delegator.start(plan, String::new(), None).err()),
+            foreign(delegator.start(plan, Beginning::default()).err()),
             "planned before the fork"
         );
         assert_eq!(delegator.store().runs(1).unwrap(), []);

@@ -267,6 +267,8 @@ fn unreadable(task_index: u32, status: Status, why: &str) -> delegate_protocol::
         timeout_phase: None,
         last_event_age: None,
         diagnostic_path: None,
+        missed_steer: None,
+        approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),
         files_written: Vec::new(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::SubagentId;
-use crate::outcome::{ExitReason, Status, Tokens, ToolEnd, ToolOutput};
+use crate::outcome::{Approval, ExitReason, Status, Tokens, ToolEnd, ToolOutput};
 use crate::value::Value;
 
 /// Whether an event may be merged under pressure.
@@ -76,6 +76,13 @@ pub enum Note {
         /// Written, not only read.
         written: bool,
     },
+    /// The agent has taken this word of [`crate::ParentMessage::Steer`].
+    Steered {
+        /// Its number.
+        number: u64,
+    },
+    /// The agent asked whether it may do something dangerous, and got its answer.
+    Approval(Approval),
     /// Whether silence means anything from now on. An agent that runs somebody else's program cannot
     /// tell whether it gets on.
     Channel {

@@ -58,6 +58,14 @@ pub enum ParentMessage {
         /// One line.
         text: String,
     },
+    /// A word of whoever steers the agent, kept until it is read. Taking it is told by
+    /// [`crate::Note::Steered`] with its number; what was not told before `Finish` was missed.
+    Steer {
+        /// Counts up within one child.
+        number: u64,
+        /// The text, at most [`STEER_BYTES`].
+        text: String,
+    },
     /// Tell what you are doing ([`ChildMessage::Dump`]). Answered by the thread that writes the line,
     /// whatever the agent does. Ignored before `Begin`.
     Dump,
@@ -113,6 +121,12 @@ pub struct Beat {
     #[serde(default)]
     pub activity: u64,
 }
+
+/// Bytes of a [`ParentMessage::Steer`].
+pub const STEER_BYTES: usize = 64 * 1024;
+
+/// Words of [`ParentMessage::Steer`] that wait for one child at most.
+pub const STEERS: usize = 32;
 
 /// Bytes of a [`ChildMessage::Dump`].
 pub const DUMP_BYTES: usize = 64 * 1024;

@@ -25,6 +25,12 @@ pub const PREVIEW_BYTES: usize = 4 * 600;
 /// Ends of tools that an entry keeps.
 pub const OUTPUT_TAIL: usize = 8;
 
+/// Bytes of what an approval is asked for.
+pub const REQUEST_BYTES: usize = 1024;
+
+/// Approvals that an entry keeps; older ones are dropped first.
+pub const MAX_APPROVALS: usize = 64;
+
 /// Paths of each kind that an entry keeps.
 pub const MAX_PATHS: usize = 4096;
 
@@ -174,6 +180,15 @@ pub struct ToolEnd {
     pub preview: Option<String>,
 }
 
+/// What an agent wanted to be allowed, and the answer. Nobody is asked: see `subagent_auto_approve`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approval {
+    /// What was asked for; at most [`REQUEST_BYTES`].
+    pub request: String,
+    /// Allowed, for this once.
+    pub approved: bool,
+}
+
 /// How one tool ended, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolOutput {
@@ -249,6 +264,12 @@ pub struct Outcome {
     /// How its last [`OUTPUT_TAIL`] tools ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_tail: Vec<ToolOutput>,
+    /// Words to the child that were accepted and that it did not take, one a line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed_steer: Option<String>,
+    /// What it asked to be allowed, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approvals: Vec<Approval>,
     /// What happened to the process or thread.
     pub cause: Option<Cause>,
     /// The last [`STDERR_TAIL`] bytes of stderr, for a crash.

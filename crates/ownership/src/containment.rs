@@ -1,7 +1,7 @@
 //! What holds a scope together, as a decision: from what was asked and what this machine offers
 //! ([`Machine`], seen by [`Machine::look`]) to the tier that is used, and why the others are not.
 //!
-//! Pure but for `look`. [`crate::cgroup`] acts on it, [`crate::supervisor_loop`] asks.
+//! Pure but for `look`. The module `cgroup` acts on it, `supervisor_loop` asks.
 
 #[cfg(target_os = "linux")]
 mod look;

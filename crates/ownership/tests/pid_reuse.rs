@@ -193,7 +193,8 @@ fn a_stranger_with_the_number_and_the_start_time_of_a_root_is_not_touched() {
     let dir = tempfile::tempdir().expect("dir");
     let owner = owner();
     let mut doubles = 0;
-    for _ in 0..200 {
+    // Only a quick stranger is born in the same tick, and on a busy machine few are.
+    for round in 0..1500 {
         let spawn = shell(LEAVES).env("DIR", dir.path()).grace(Duration::from_millis(60));
         let child = owner.spawn(spawn, |_| {}).expect("spawn");
         let root = child.pid().cast_signed();
@@ -205,7 +206,7 @@ fn a_stranger_with_the_number_and_the_start_time_of_a_root_is_not_touched() {
         child.end(Duration::from_millis(20));
         child.wait_empty().expect("empty");
         assert!(heir.is_untouched());
-        if doubles >= 5 {
+        if doubles >= 5 || (doubles > 0 && round >= 200) {
             break;
         }
     }

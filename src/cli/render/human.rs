@@ -292,6 +292,8 @@ pub(crate) mod tests {
             timeout_phase: None,
             last_event_age: None,
             diagnostic_path: None,
+            missed_steer: None,
+            approvals: Vec::new(),
             reasoning_tokens: 0,
             files_read: Vec::new(),
             files_written: Vec::new(),

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use delegate_protocol::outcome::{MAX_PATHS, OUTPUT_TAIL, PATH_BYTES, ToolEnd, ToolOutput};
+use delegate_protocol::outcome::{
+    Approval, MAX_APPROVALS, MAX_PATHS, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES, ToolEnd, ToolOutput,
+};
 use delegate_protocol::{Beat, Note, Tokens};
 
 use super::cut_off;
@@ -22,6 +24,7 @@ pub struct Spent {
     pub(super) read: Paths,
     pub(super) written: Paths,
     pub(super) tail: VecDeque<ToolOutput>,
+    pub(super) approvals: VecDeque<Approval>,
 }
 
 impl Spent {
@@ -47,7 +50,14 @@ impl Spent {
                 let tool = tool.unwrap_or("tool").to_owned();
                 self.tail.push_back(ToolOutput { tool, preview, is_error: !ok });
             }
-            Note::Channel { .. } => {}
+            Note::Approval(mut approval) => {
+                cut_off(&mut approval.request, REQUEST_BYTES);
+                if self.approvals.len() == MAX_APPROVALS {
+                    self.approvals.pop_front();
+                }
+                self.approvals.push_back(approval);
+            }
+            Note::Channel { .. } | Note::Steered { .. } => {}
         }
     }
 

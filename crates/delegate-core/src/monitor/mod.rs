@@ -31,6 +31,9 @@ pub enum Event {
     Cancel(u32, CancelReason),
     /// Whether the consumer keeps up; no child is launched while it does not.
     Room(bool),
+    /// Whether waiting tasks may be launched; those that run go on either way, and what is stopped is
+    /// settled.
+    Launches(bool),
     /// The clocks stand still.
     Pause,
     /// They go on.
@@ -75,6 +78,7 @@ pub struct Monitor {
     ended: u32,
     cancel_all: Option<CancelReason>,
     room: bool,
+    launches: bool,
     paused: bool,
     limits: Vec<Limits>,
     /// More time for tasks that wait.
@@ -99,6 +103,7 @@ impl Monitor {
             ended: 0,
             cancel_all: None,
             room: true,
+            launches: true,
             paused: false,
             limits,
             granted: BTreeMap::new(),
@@ -124,6 +129,18 @@ impl Monitor {
     #[must_use]
     pub fn awaits_launch(&self, index: u32) -> bool {
         self.child(index).is_some_and(|child| child.phase() == Phase::Launching)
+    }
+
+    /// Tasks that wait for a place.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.slots.len() - self.ended as usize - self.active().count()
+    }
+
+    /// Where an active child stands.
+    #[must_use]
+    pub fn phase(&self, index: u32) -> Option<Phase> {
+        self.child(index).map(Child::phase)
     }
 
     /// Children that have a process or thread now.
@@ -162,6 +179,7 @@ impl Monitor {
             Event::CancelAll(reason) => self.cancel_all(reason, now, &mut effects),
             Event::Cancel(index, reason) => self.cancel_one(index, reason, now, &mut effects),
             Event::Room(room) => self.room = room,
+            Event::Launches(open) => self.launches = open,
             Event::Pause => self.pause(true, now),
             Event::Resume => self.pause(false, now),
             Event::Hold(index, held) => self.hold(index, held, now, &mut effects),
@@ -276,7 +294,7 @@ impl Monitor {
             return;
         }
         while self.holding.len() < self.places as usize {
-            if !self.room {
+            if !self.room || (!self.launches && self.cancel_all.is_none()) {
                 return;
             }
             while matches!(self.slots.get(self.next as usize), Some(Slot::Active(_) | Slot::Ended))

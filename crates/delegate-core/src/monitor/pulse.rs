@@ -58,6 +58,8 @@ impl Pulse {
                 "done with a model call"
             }
             ChildEvent::Note(Note::File { .. }) => "working on files",
+            ChildEvent::Note(Note::Steered { .. }) => "reading what it was told",
+            ChildEvent::Note(Note::Approval(_)) => "asking for approval",
             ChildEvent::Note(Note::Channel { reports }) => {
                 self.activity.reports = *reports;
                 return;

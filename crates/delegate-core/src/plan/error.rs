@@ -128,6 +128,9 @@ pub enum StartError {
     /// A setting is wrong.
     #[error("{0}; nothing was started")]
     Config(Box<Diagnostic>),
+    /// The delegator starts nothing at the moment.
+    #[error("starting is paused: call Delegator::resume first; nothing was started")]
+    Paused,
     /// The delegator was made in another process (a fork).
     #[error(
         "this delegator belongs to process {owner}; a forked copy cannot use it; nothing was started"
@@ -172,6 +175,7 @@ impl StartError {
             | Self::NoContainment { .. }
             | Self::NotItsOwnWorker
             | Self::Config(_)
+            | Self::Paused
             | Self::ForeignProcess { .. }
             | Self::System { .. } => None,
         }

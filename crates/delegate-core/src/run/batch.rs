@@ -4,6 +4,7 @@
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
 mod effects;
+mod list;
 mod liveness;
 
 use std::collections::HashMap;
@@ -21,9 +22,10 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
-use super::control::ControlState;
+use super::control::{ControlState, Ended};
 use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
+use super::live::Listed;
 use crate::collect::Said;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
@@ -81,6 +83,8 @@ pub(crate) struct Batch {
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    /// Takes it off the list of what runs.
+    pub(crate) _listed: Listed,
 }
 
 impl Batch {
@@ -99,7 +103,7 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         self.delivery.complete();
-        self.control.end();
+        self.control.end(None);
     }
 }
 
@@ -121,6 +125,7 @@ struct Loop {
     warnings: Vec<String>,
     durable: bool,
     paused: bool,
+    launches_held: bool,
     room: bool,
 }
 
@@ -153,6 +158,7 @@ impl Loop {
             warnings: Vec::new(),
             durable: true,
             paused: false,
+            launches_held: false,
             room: true,
             batch,
         }
@@ -244,6 +250,8 @@ impl Loop {
                 self.child_step(index, Input::Violation(detail));
             }
             Incoming::Told(index, Told::Finish(verdict)) => {
+                // Accept and close are one order: what was accepted before this is taken, or missed.
+                self.batch.control.close(index);
                 self.child_step(index, Input::Finish(verdict));
                 tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
             }
@@ -325,6 +333,13 @@ impl Loop {
                 self.step(monitor::Event::Extend(index, by));
             }
         }
+        if wanted.launches_held != self.launches_held {
+            self.launches_held = wanted.launches_held;
+            self.step(monitor::Event::Launches(!wanted.launches_held));
+        }
+        for index in self.batch.control.unsent() {
+            self.steer(index);
+        }
         for (child, held) in wanted.holds {
             if let Some(index) = self.index_of(child) {
                 self.hold(index, held);
@@ -334,6 +349,10 @@ impl Loop {
             if let Some(index) = self.index_of(child) {
                 self.step(monitor::Event::Cancel(index, reason));
             }
+        }
+        for question in self.batch.control.questions() {
+            // Who asked may be gone.
+            drop(question.send(self.list()));
         }
         self.batch.control.applied();
     }
@@ -367,7 +386,12 @@ impl Loop {
             tracing::warn!(target: "delegate::run", "the last lines may be missing");
         }
         self.batch.delivery.complete();
-        self.batch.control.end();
+        self.batch.control.end(Some(Ended {
+            all_completed: all,
+            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
+            durable: self.durable && !store.is_misplaced(),
+            total: total.as_secs_f64(),
+        }));
         if let Some(hooks) = self.hooks.take()
             && !hooks.finish().await
         {

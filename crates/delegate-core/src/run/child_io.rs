@@ -11,16 +11,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use delegate_protocol::frame::Decoder;
+use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::message::Verdict;
-use delegate_protocol::outcome::NAME_BYTES;
+use delegate_protocol::outcome::{Approval, NAME_BYTES};
 use delegate_protocol::{
-    Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, ParentEnd, SubagentId,
-    version,
+    Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, Note, ParentEnd,
+    ParentMessage, SubagentId, version,
 };
 use tokio::sync::{Notify, mpsc};
 
 use super::clock::Clock;
+use super::control::ControlState;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
@@ -77,6 +78,7 @@ pub(super) struct ChildIo {
     pub(super) answer: spill::Answer,
     pub(super) clock: Clock,
     pub(super) shared: Rc<Shared>,
+    pub(super) control: Arc<ControlState>,
 }
 
 /// What the loop may look at while a child runs.
@@ -86,6 +88,20 @@ pub(super) struct Shared {
     /// What it says that it is doing, once it was asked.
     pub(super) own_word: RefCell<Option<String>>,
     pub(super) answered: Notify,
+    /// Words that are to be sent, once it has its task.
+    pub(super) steers: RefCell<VecDeque<(u64, String)>>,
+    pub(super) steered: Notify,
+}
+
+impl Shared {
+    async fn next_steer(&self) -> ParentMessage {
+        loop {
+            if let Some((number, text)) = self.steers.borrow_mut().pop_front() {
+                return ParentMessage::Steer { number, text };
+            }
+            self.steered.notified().await;
+        }
+    }
 }
 
 impl ChildIo {
@@ -103,7 +119,8 @@ impl ChildIo {
             clock: self.clock.clone(),
             said: Said::default(),
             answer: Some(self.answer),
-            shared: self.shared,
+            shared: Rc::clone(&self.shared),
+            control: self.control,
             tools: ToolNames::default(),
             greeted: false,
             broken: false,
@@ -113,7 +130,8 @@ impl ChildIo {
             let pipes = read_pipes(self.output, &self.journal, self.over);
             tokio::join!(line, pipes).1
         };
-        let write = write_all(self.writer, self.commands, &self.journal, self.clock.clone());
+        let say = (self.commands, &*self.shared);
+        let write = write_all(self.writer, say, &self.journal, self.clock.clone());
         let stderr = tokio::select! {
             stderr = read => stderr,
             never = write => match never {},
@@ -139,20 +157,32 @@ async fn read_pipes(output: Option<(OwnedFd, OwnedFd)>, journal: &Journal, over:
     ring
 }
 
-/// Says what the loop has to say. Never ends by itself: the readers decide when it is over.
+/// Says what the loop has to say, and between it what steers the agent; the task is before all of that.
+/// Never ends by itself: the readers decide when it is over.
 async fn write_all(
     mut writer: LineWriter,
-    mut commands: mpsc::Receiver<Command>,
+    (mut commands, shared): (mpsc::Receiver<Command>, &Shared),
     journal: &Journal,
     clock: Clock,
 ) -> Infallible {
-    while let Some(Command { event, frames }) = commands.recv().await {
-        if let Some(event) = event {
-            journal.event(&event, clock.now()).await;
+    loop {
+        let mut frames = Vec::new();
+        tokio::select! {
+            biased;
+            Some(command) = commands.recv() => {
+                if let Some(event) = command.event {
+                    journal.event(&event, clock.now()).await;
+                }
+                frames = command.frames;
+            }
+            steer = shared.next_steer() => {
+                if let Err(error) = Encoder::<ParentEnd>::default().frame(&steer, &mut frames) {
+                    tracing::error!(target: "delegate::run", %error, "a steer has no frame");
+                }
+            }
         }
         writer.write(frames).await;
     }
-    std::future::pending().await
 }
 
 struct Intake {
@@ -165,6 +195,7 @@ struct Intake {
     /// `None` once it was finished.
     answer: Option<spill::Answer>,
     shared: Rc<Shared>,
+    control: Arc<ControlState>,
     tools: ToolNames,
     greeted: bool,
     /// It broke the protocol: the rest is read and dropped.
@@ -260,6 +291,15 @@ impl Intake {
         let now = self.clock.now();
         if event.is_content() {
             self.said.last_content_at = Some(now);
+        }
+        if let ChildEvent::Note(Note::Steered { number }) = &event {
+            self.control.steered(self.child.task_index(), *number);
+        }
+        if let ChildEvent::Note(Note::Approval(Approval { request, approved })) = &event {
+            let word = if *approved { "approved once" } else { "denied" };
+            tracing::warn!(target: "delegate::run", request, "subagent_auto_approve: {word}");
+            let summary = format!("{word} (subagent_auto_approve): {request}");
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
         }
         if let ChildEvent::Note(note) = &event {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());

@@ -1,15 +1,24 @@
 //! What a caller wants of a running batch: said from any thread, taken by the loop.
 //!
-//! Wishes are state, not messages: saying one twice changes nothing, and nobody can flood the loop.
+//! Wishes are state, not messages: saying one twice changes nothing, and nobody can flood the loop. Words
+//! that steer are the exception: each is kept until it is taken or missed ([`super::steers`]).
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use delegate_protocol::SubagentId;
-use tokio::sync::Notify;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
 
+use super::branch::Branch;
+use super::feed::Feed;
+use super::live::List;
+use super::steers::{SteerError, Steers};
 use crate::monitor::CancelReason;
+
+/// Who may wait at once for a list of what runs.
+const QUESTIONS: usize = 64;
 
 /// The wishes that hold now.
 #[derive(Debug, Default, Clone)]
@@ -24,7 +33,24 @@ pub(crate) struct Wanted {
     pub(crate) holds: BTreeMap<SubagentId, bool>,
     /// Clocks and workers stand still.
     pub(crate) suspended: bool,
+    /// No waiting task is launched.
+    pub(crate) launches_held: bool,
 }
+
+/// How a run ended, in a few facts.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Every task completed.
+    pub all_completed: bool,
+    /// The kernel confirmed that nothing is left.
+    pub verified_empty: bool,
+    /// Every outcome is on disk.
+    pub durable: bool,
+    /// From its start, in seconds.
+    pub total: f64,
+}
+
+type Question = oneshot::Sender<List>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,6 +59,9 @@ struct State {
     taken: u64,
     applied: u64,
     ended: bool,
+    end: Option<Ended>,
+    steers: Steers,
+    questions: Vec<Question>,
 }
 
 /// Shared by a batch's loop and its handles.
@@ -41,6 +70,11 @@ pub(crate) struct ControlState {
     state: Mutex<State>,
     changed: Notify,
     settled: Condvar,
+    gone: Notify,
+    /// Keeps the place in the tree that it hangs in.
+    pub(super) branch: OnceLock<Branch>,
+    /// Who watches the run.
+    pub(crate) feed: Arc<Feed>,
 }
 
 impl ControlState {
@@ -58,6 +92,11 @@ impl ControlState {
         state.said += 1;
         drop(state);
         self.changed.notify_one();
+    }
+
+    /// Wishes every child to stop.
+    pub(crate) fn cancel_all(&self, reason: CancelReason) {
+        self.want(|wanted| wanted.all = Some(CancelReason::strongest(wanted.all, reason)));
     }
 
     /// Waits until what was wanted so far took effect; `false` when it did not in time.
@@ -95,9 +134,99 @@ impl ControlState {
         self.settled.notify_all();
     }
 
-    /// For the loop: nothing more takes effect.
-    pub(super) fn end(&self) {
-        self.state().ended = true;
+    /// For the loop: nothing more takes effect. `None` after a panic of ours; the first word counts.
+    pub(super) fn end(&self, end: Option<Ended>) {
+        let mut state = self.state();
+        if !state.ended {
+            state.ended = true;
+            state.end = end;
+        }
+        state.questions.clear();
+        drop(state);
         self.settled.notify_all();
+        self.gone.notify_waiters();
+        self.feed.end();
+    }
+
+    /// Waits for the end of the run; `None` when how it ended is not known.
+    pub(crate) async fn ended(&self) -> Option<Ended> {
+        loop {
+            let gone = self.gone.notified();
+            {
+                let state = self.state();
+                if state.ended {
+                    return state.end;
+                }
+            }
+            gone.await;
+        }
+    }
+
+    /// What runs and what waits; `None` once the run has ended.
+    pub(crate) async fn list(&self) -> Option<List> {
+        let (ask, answer) = oneshot::channel();
+        {
+            let mut state = self.state();
+            if state.ended || state.questions.len() >= QUESTIONS {
+                return None;
+            }
+            state.questions.push(ask);
+        }
+        self.changed.notify_one();
+        answer.await.ok()
+    }
+
+    /// Accepts a word for a task.
+    pub(crate) fn steer(&self, index: u32, text: String) -> Result<(), SteerError> {
+        let mut state = self.state();
+        if state.ended {
+            return Err(SteerError::Ended);
+        }
+        state.steers.accept(index, text)?;
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// For the loop: who wants to know what runs.
+    pub(super) fn questions(&self) -> Vec<Question> {
+        std::mem::take(&mut self.state().questions)
+    }
+
+    /// For the loop: the tasks for which there is something to send.
+    pub(super) fn unsent(&self) -> Vec<u32> {
+        self.state().steers.unsent()
+    }
+
+    /// For the loop: what is to be sent to one.
+    pub(super) fn send(&self, index: u32) -> Vec<(u64, String)> {
+        self.state().steers.send(index)
+    }
+
+    /// For the reader of a line: the agent has taken a word.
+    pub(super) fn steered(&self, index: u32, number: u64) {
+        self.state().steers.taken(index, number);
+    }
+
+    /// For the loop: a child has its result.
+    pub(super) fn close(&self, index: u32) {
+        self.state().steers.close(index);
+    }
+
+    /// For the loop: what a child did not take; it is closed.
+    pub(super) fn missed(&self, index: u32) -> Vec<String> {
+        self.state().steers.missed(index)
+    }
+
+    /// Whether a task has no result yet.
+    pub(crate) fn is_open(&self, index: u32) -> bool {
+        let state = self.state();
+        !state.ended && !state.steers.is_closed(index)
+    }
+
+    /// Whether a task can be steered, and how many words wait for it.
+    pub(super) fn steering(&self, index: u32) -> (bool, usize) {
+        let state = self.state();
+        (!state.steers.is_closed(index), state.steers.waiting(index))
     }
 }

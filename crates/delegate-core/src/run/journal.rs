@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use delegate_protocol::{Event, RunId};
 use serde::Serialize;
 
+use super::feed::Feed;
 use crate::store::{Log, Store};
 
 /// One child's files.
@@ -16,6 +18,8 @@ pub(super) struct Journal {
     pub(super) store: Store,
     pub(super) run: RunId,
     pub(super) task_index: u32,
+    /// Who watches the run.
+    pub(super) feed: Arc<Feed>,
     /// Bytes that found no room.
     pub(super) lost: Rc<Cell<u64>>,
 }
@@ -28,19 +32,26 @@ struct Line<'a> {
     event: &'a Event,
 }
 
+fn line(event: &Event, now: Duration) -> Option<Vec<u8>> {
+    let at = (now.as_secs_f64() * 1000.0).round() / 1000.0;
+    match serde_json::to_vec(&Line { at, event }) {
+        Ok(mut line) => {
+            line.push(b'\n');
+            Some(line)
+        }
+        Err(error) => {
+            tracing::warn!(target: "delegate::run", %error, "an event has no JSON");
+            None
+        }
+    }
+}
+
 impl Journal {
     /// Writes an event. A lifecycle event waits for room; progress is dropped (and counted in the
     /// file) before it holds anybody up.
     pub(super) async fn event(&self, event: &Event, now: Duration) {
-        let at = (now.as_secs_f64() * 1000.0).round() / 1000.0;
-        let mut line = match serde_json::to_vec(&Line { at, event }) {
-            Ok(line) => line,
-            Err(error) => {
-                tracing::warn!(target: "delegate::run", %error, "an event has no JSON");
-                return;
-            }
-        };
-        line.push(b'\n');
+        let Some(mut line) = line(event, now) else { return };
+        self.feed.line(event.class(), &line);
         let bytes = line.len();
         loop {
             match self.store.append_event(self.run, self.task_index, event.class(), line) {
@@ -48,6 +59,13 @@ impl Journal {
                 Err(refused) => line = refused.0,
             }
             self.store.events_have_room().await;
+        }
+    }
+
+    /// Shows an event to who watches, and does not write it.
+    pub(super) fn show(&self, event: &Event, now: Duration) {
+        if let Some(line) = line(event, now) {
+            self.feed.line(event.class(), &line);
         }
     }
 

@@ -10,19 +10,27 @@
 //! | `journal` | events and output to the store |
 //! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
+//! | `steers` | words to a child: accepted, sent, taken or missed |
+//! | `branch` | stops that stick to a part of the tree |
+//! | `live` | what runs now, for whoever asks |
+//! | `feed` | events for whoever watches from outside |
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
+pub mod branch;
 mod child_io;
 mod clock;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;
+pub(crate) mod feed;
 pub(crate) mod hooks;
 mod journal;
 mod line;
+pub(crate) mod live;
+mod steers;
 mod tool_names;
 
 use std::collections::HashMap;
@@ -36,8 +44,12 @@ use std::time::Duration;
 use delegate_protocol::envelope::{Identity, Relayed};
 use delegate_protocol::{Event, RunId, SubagentId};
 
+pub use self::branch::Branch;
 pub use self::clock::ManualClock;
+pub use self::control::Ended;
 pub use self::hooks::{Listener, Sign, Stopped};
+pub use self::live::{List, LiveChild};
+pub use self::steers::SteerError;
 use tokio::sync::oneshot;
 
 use self::control::ControlState;
@@ -113,7 +125,7 @@ impl Run {
     /// A handle for another thread, a signal handler or a UI.
     #[must_use]
     pub fn control(&self) -> Control {
-        Control { state: Arc::clone(&self.control) }
+        Control { state: Arc::clone(&self.control), plan: Arc::clone(&self.plan) }
     }
 
     /// The next event; `None` after the last child's `Complete`.
@@ -199,9 +211,55 @@ impl Drop for Run {
 #[derive(Debug, Clone)]
 pub struct Control {
     state: Arc<ControlState>,
+    plan: Arc<Plan>,
 }
 
 impl Control {
+    pub(crate) const fn new(state: Arc<ControlState>, plan: Arc<Plan>) -> Self {
+        Self { state, plan }
+    }
+
+    /// Says something to one child, running or waiting, that interrupts nothing: its agent reads it when
+    /// it likes ([`delegate_child::Session::steer`]). `Ok` means accepted; what the agent has not taken at
+    /// its end comes back in `missed_steer` of the entry.
+    ///
+    /// # Errors
+    /// It was not accepted, and why.
+    pub fn steer(&self, child: SubagentId, text: impl Into<String>) -> Result<(), SteerError> {
+        let index = child.task_index();
+        let known = (index as usize) < self.plan.tasks.len();
+        if !known || self.plan.subagent_id(index as usize) != child {
+            return Err(SteerError::NoSuchChild);
+        }
+        self.state.steer(index, text.into())
+    }
+
+    /// Launches no waiting task. What runs goes on, and can be listed, steered and stopped.
+    pub fn pause_launches(&self) {
+        self.state.want(|wanted| wanted.launches_held = true);
+    }
+
+    /// Launches them again.
+    pub fn resume_launches(&self) {
+        self.state.want(|wanted| wanted.launches_held = false);
+    }
+
+    /// What runs and what waits now; `None` once the run has ended.
+    pub async fn list(&self) -> Option<List> {
+        self.state.list().await
+    }
+
+    /// Blocking twin of [`Control::list`].
+    #[must_use]
+    pub fn list_blocking(&self) -> Option<List> {
+        block_on(self.list())
+    }
+
+    /// Waits for the end of the run. `None` when a bug of ours ended it.
+    pub async fn ended(&self) -> Option<Ended> {
+        self.state.ended().await
+    }
+
     /// Asks every child to unwind; after the grace they are ended. Waiting tasks are not launched.
     pub fn interrupt(&self) {
         self.cancel_all(CancelReason::Interrupt);
@@ -210,7 +268,14 @@ impl Control {
     /// The same for one child.
     pub fn stop(&self, child: SubagentId) {
         self.state.want(|wanted| {
-            wanted.stops.insert(child, CancelReason::Interrupt);
+            wanted.stops.entry(child).or_insert(CancelReason::Interrupt);
+        });
+    }
+
+    /// Ends one child at once.
+    pub fn kill_child(&self, child: SubagentId) {
+        self.state.want(|wanted| {
+            wanted.stops.insert(child, CancelReason::Kill);
         });
     }
 
@@ -244,9 +309,7 @@ impl Control {
     }
 
     fn cancel_all(&self, reason: CancelReason) {
-        self.state.want(|wanted| {
-            wanted.all = Some(CancelReason::strongest(wanted.all, reason));
-        });
+        self.state.cancel_all(reason);
     }
 
     /// Stops (SIGSTOP) the workers and pauses their clocks; nothing is launched meanwhile.

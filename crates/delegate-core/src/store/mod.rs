@@ -35,6 +35,7 @@ use self::inbox::{Inbox, Record};
 use self::memory::Shared;
 pub(crate) use self::memory::Trouble;
 use self::owner::Owner;
+pub(crate) use self::owner::start_time;
 pub use self::reader::Reader;
 use self::recorder::Recorder;
 pub use self::types::{Log, NewRun, NoRoom, RunRecord, StoreError};

@@ -37,7 +37,7 @@ fn boot_id() -> Option<String> {
 }
 
 /// Start time of a living process; a zombie has ended.
-fn start_time(pid: u32) -> Option<u64> {
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 

@@ -101,6 +101,7 @@ impl Loop {
                     answer: spill::Answer::new(result_file, limit),
                     clock: self.clock.clone(),
                     shared: Rc::clone(&active.shared),
+                    control: Arc::clone(&self.batch.control),
                 };
                 let sender = self.sender.clone();
                 let span =
@@ -131,7 +132,10 @@ impl Loop {
         self.batch.delivery.push(start.clone());
         active.begun.store(true, Ordering::Release);
         match begin_frames(spec) {
-            Ok(frames) => active.command(Command { event: Some(start), frames }),
+            Ok(frames) => {
+                active.command(Command { event: Some(start), frames });
+                self.steer(index);
+            }
             // The plan has checked it; then the child waits in vain and its limit ends it.
             Err(error) => {
                 tracing::error!(target: "delegate::run", %error, "a spec is not sendable")
@@ -188,9 +192,11 @@ impl Loop {
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let now = self.clock.now();
         tokio::task::spawn_local(async move {
-            if kept {
-                for event in requested.iter().chain([&event]) {
+            for event in requested.iter().chain([&event]) {
+                if kept {
                     journal.event(event, now).await;
+                } else {
+                    journal.show(event, now);
                 }
             }
             let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
@@ -207,6 +213,7 @@ impl Loop {
         let kept = launched || start_failure.is_some();
         let logs = kept.then(|| self.batch.store.child_dir(self.batch.run, index)).flatten();
         Subject {
+            missed: self.batch.control.missed(index),
             task_index: index,
             isolation: self.batch.launcher.isolation(),
             launcher: launched.then(|| self.batch.launcher.word()),
@@ -259,7 +266,8 @@ impl Loop {
 
     fn journal(&self, task_index: u32) -> Journal {
         let (store, run) = (self.batch.store.clone(), self.batch.run);
-        Journal { store, run, task_index, lost: Rc::default() }
+        let feed = Arc::clone(&self.batch.control.feed);
+        Journal { store, run, task_index, feed, lost: Rc::default() }
     }
 }
 

@@ -38,6 +38,8 @@ fn outcome(task_index: u32, summary: &str) -> Outcome {
         timeout_phase: None,
         last_event_age: None,
         diagnostic_path: None,
+        missed_steer: None,
+        approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),
         files_written: Vec::new(),

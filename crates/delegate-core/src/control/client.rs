@@ -1,0 +1,197 @@
+//! Asks delegators of this user over their control sockets; blocking, for the `delegate` command and for
+//! programs without a runtime.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use delegate_protocol::id::MIN_PREFIX;
+use serde_json::Value;
+
+use super::operator::LiveRunInfo;
+use super::place::Place;
+use super::protocol::{Ask, ControlError, Request, SCHEMA};
+
+/// How long a delegator may take to answer at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of one line of a delegator: an event may carry 1 MiB of arguments, a list 10,000 children.
+const LINE: u64 = 64 * 1024 * 1024;
+
+/// A connection to one delegator.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+    session: Option<String>,
+    next: u64,
+}
+
+/// What an answer was, and who gave it.
+#[derive(Debug)]
+pub struct Called {
+    /// The value of `ok`.
+    pub value: Value,
+    /// The connection, for [`Client::watched`].
+    pub client: Client,
+}
+
+/// A line of what is watched.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Watched {
+    /// An event, as it stands in events.jsonl.
+    Event(Value),
+    /// So many progress events were left out here: this side was too slow for them.
+    Lost(u64),
+    /// Nothing more comes.
+    End(Value),
+}
+
+/// A connection to each delegator that runs. With a session only what belongs to that conversation
+/// exists for it.
+#[must_use]
+pub fn clients(dir: &Path, session: Option<&str>) -> Vec<Client> {
+    // Where nothing ever ran there is no directory.
+    let Ok(place) = Place::open(dir) else { return Vec::new() };
+    place.sweep();
+    let connect = |stream: UnixStream| {
+        stream.set_write_timeout(Some(PATIENCE)).ok()?;
+        let session = session.map(str::to_owned);
+        Some(Client { stream: BufReader::new(stream), session, next: 1 })
+    };
+    let names = place.names();
+    let streams = names.iter().filter_map(|name| place.connect(name).ok());
+    streams.filter_map(connect).collect()
+}
+
+/// Asks the delegator that has what `id` names; `ask` makes the request from the id in full.
+///
+/// # Errors
+/// No such run or child goes on, or what that delegator answered.
+pub fn call(
+    dir: &Path,
+    session: Option<&str>,
+    id: &str,
+    ask: impl Fn(String) -> Ask,
+) -> Result<Called, ControlError> {
+    let mut clients = clients(dir, session);
+    let (run, child) = id.split_once('/').map_or((id, None), |(run, child)| (run, Some(child)));
+    if id.parse::<delegate_protocol::SubagentId>().is_ok() {
+        for mut client in clients {
+            match client.ask(ask(id.to_owned())) {
+                Ok(value) => return Ok(Called { value, client }),
+                Err(error) if error.code() == "not_found" => {}
+                Err(ControlError::Gone(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        return Err(ControlError::NotFound(id.to_owned()));
+    }
+    let mut known = Vec::new();
+    for (at, client) in clients.iter_mut().enumerate() {
+        // One that ends meanwhile, or hangs, has nothing to say here.
+        let runs = client.list().unwrap_or_default();
+        known.extend(runs.into_iter().map(|run| (run.started_at, run.run_id.to_string(), at)));
+    }
+    let newest = matches!(run, "latest" | "-");
+    if !newest {
+        known.retain(|(_, full, _)| run.len() >= MIN_PREFIX && full.starts_with(run));
+    }
+    known.sort_by(|one, two| one.0.total_cmp(&two.0));
+    if known.len() > 1 && !newest {
+        let found = known.into_iter().take(8).map(|(_, full, _)| full).collect();
+        return Err(ControlError::Ambiguous { id: run.to_owned(), found });
+    }
+    let (_, full, at) = known.pop().ok_or_else(|| ControlError::NotFound(id.to_owned()))?;
+    let full = child.map_or(full.clone(), |child| format!("{full}/{child}"));
+    let mut client = clients.swap_remove(at);
+    let value = client.ask(ask(full))?;
+    Ok(Called { value, client })
+}
+
+impl Client {
+    /// The runs of this delegator.
+    ///
+    /// # Errors
+    /// It is gone, or what it answered.
+    pub fn list(&mut self) -> Result<Vec<LiveRunInfo>, ControlError> {
+        let mut value = self.ask(Ask::List)?;
+        let runs = value.get_mut("runs").map(Value::take).unwrap_or_default();
+        serde_json::from_value(runs).map_err(|error| gone(&error))
+    }
+
+    /// Asks, and waits for the answer: 5 s at most, or as long as was asked for.
+    ///
+    /// # Errors
+    /// It is gone, or what it answered.
+    pub fn ask(&mut self, ask: Ask) -> Result<Value, ControlError> {
+        let patience = match &ask {
+            Ask::Wait { seconds: None, .. } => None,
+            Ask::Wait { seconds: Some(seconds), .. } => {
+                Some(super::protocol::duration(*seconds)?.saturating_add(PATIENCE))
+            }
+            Ask::List
+            | Ask::Steer { .. }
+            | Ask::Stop { .. }
+            | Ask::Pause { .. }
+            | Ask::Resume { .. }
+            | Ask::Extend { .. }
+            | Ask::Watch { .. } => Some(PATIENCE),
+        };
+        let id = self.next;
+        self.next += 1;
+        let session = self.session.clone();
+        let request = Request { schema: SCHEMA.to_owned(), id, session, ask };
+        let mut line = serde_json::to_vec(&request).map_err(|error| gone(&error))?;
+        line.push(b'\n');
+        let stream = self.stream.get_mut();
+        stream.set_read_timeout(patience).map_err(|error| gone(&error))?;
+        stream.write_all(&line).map_err(|error| gone(&error))?;
+        let mut answer = self.line()?;
+        match answer.get_mut("ok") {
+            Some(value) => Ok(value.take()),
+            None => Err(refused(&answer)),
+        }
+    }
+
+    /// The next line of what is watched ([`Ask::Watch`]); waits as long as it takes.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn watched(&mut self) -> Result<Watched, ControlError> {
+        self.stream.get_mut().set_read_timeout(None).map_err(|error| gone(&error))?;
+        let mut line = self.line()?;
+        if let Some(event) = line.get_mut("event") {
+            return Ok(Watched::Event(event.take()));
+        }
+        if let Some(lost) = line.get("lost").and_then(Value::as_u64) {
+            return Ok(Watched::Lost(lost));
+        }
+        match line.get_mut("end") {
+            Some(end) => Ok(Watched::End(end.take())),
+            None => Err(refused(&line)),
+        }
+    }
+
+    fn line(&mut self) -> Result<Value, ControlError> {
+        let mut line = Vec::new();
+        let mut bounded = self.stream.by_ref().take(LINE);
+        bounded.read_until(b'\n', &mut line).map_err(|error| gone(&error))?;
+        if line.last() != Some(&b'\n') {
+            return Err(gone(&"it closed the line"));
+        }
+        serde_json::from_slice(&line).map_err(|error| gone(&error))
+    }
+}
+
+fn gone(error: &dyn std::fmt::Display) -> ControlError {
+    ControlError::Gone(format!("the delegator does not answer: {error}"))
+}
+
+fn refused(answer: &Value) -> ControlError {
+    let part = |key: &str| {
+        let text = answer.get("error").and_then(|error| error.get(key)).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    ControlError::Other { code: part("code"), message: part("message") }
+}

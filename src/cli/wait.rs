@@ -1,0 +1,109 @@
+//! `delegate wait ID…`: waits for the end of runs and repeats their exit code. Asks whoever runs them
+//! ([`crate::cli::control`]), and the store for those that have ended or do not listen. It waits, so it
+//! reads the clock.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use delegate_core::control::{Ask, ControlError};
+use delegate_core::run::Ended;
+use delegate_core::store::{RunRecord, Store};
+use serde_json::json;
+
+use crate::cli::Context;
+use crate::cli::commands::completion;
+use crate::cli::control::{self, ControlArgs};
+use crate::cli::exit::{Ending, Exit};
+use crate::cli::fault::Fault;
+
+/// Between two looks at the store, for a run that does not listen.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// `delegate wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  delegate wait latest
+  delegate wait k7f3 m2qa --timeout 10m
+
+The exit code is that of the run; of several the first that is not 0. 124 when the time is over: the runs
+go on.")]
+pub(crate) struct WaitArgs {
+    /// Ids of runs: a prefix, `latest` or -
+    #[arg(value_name = "ID", required = true, add = ArgValueCompleter::new(completion::run_ids))]
+    ids: Vec<String>,
+    /// At most so long, all together, such as 90s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = control::parse_duration)]
+    timeout: Option<Duration>,
+    #[command(flatten)]
+    control: ControlArgs,
+}
+
+/// Waits for all of them.
+///
+/// # Errors
+/// No such run, or the time is over.
+#[expect(clippy::disallowed_methods, reason = "this file waits")]
+pub(crate) fn run(args: &WaitArgs, context: &Context) -> Result<Exit, Fault> {
+    let start = Instant::now();
+    let left = || args.timeout.map(|limit| limit.saturating_sub(start.elapsed()));
+    // All are looked up before the first is waited for: a wrong name is told at once.
+    let ids = args.ids.iter().map(|id| control::id(context, id, None));
+    let ids = ids.collect::<Result<Vec<_>, _>>()?;
+    let mut worst = Exit::Done;
+    let mut told = Vec::new();
+    for id in ids {
+        let exit = one(args, context, &id, &left)?;
+        told.push(json!({ "id": id, "exit_code": exit.code() }));
+        if worst == Exit::Done {
+            worst = exit;
+        }
+    }
+    if args.control.json {
+        control::done(&args.control, "delegate.wait/1", json!({ "runs": told }), "")?;
+    }
+    Ok(worst)
+}
+
+fn one(
+    args: &WaitArgs,
+    context: &Context,
+    id: &str,
+    left: &impl Fn() -> Option<Duration>,
+) -> Result<Exit, Fault> {
+    let seconds = left().map(|left| left.as_secs_f64());
+    let wait = |id| Ask::Wait { id, seconds };
+    let refused = match control::ask(context, &args.control, id, wait) {
+        Ok(answer) => {
+            let end = serde_json::from_value::<Ended>(answer.value["end"].clone());
+            return end.map(exit_of).map_err(|_| Fault::Control(ControlError::Unknown));
+        }
+        Err(Fault::Control(error)) => error,
+        Err(other) => return Err(other),
+    };
+    // Its process may have ended with it, before it could answer.
+    let in_store = matches!(refused.code(), "not_found" | "gone" | "unknown_end");
+    if !in_store || args.control.session.is_some() {
+        return Err(Fault::Control(refused));
+    }
+    let store = Store::open_existing(&context.state_dir);
+    loop {
+        let run: RunRecord = store.find_run(id)?;
+        match run.status.as_str() {
+            "running" => {}
+            "completed" => return Ok(Exit::Done),
+            _ => return Ok(Exit::Failed),
+        }
+        let Some(pause) =
+            left().map_or(Some(AGAIN), |left| (!left.is_zero()).then_some(left.min(AGAIN)))
+        else {
+            return Err(Fault::Control(ControlError::Elapsed));
+        };
+        std::thread::park_timeout(pause);
+    }
+}
+
+fn exit_of(end: Ended) -> Exit {
+    let Ended { all_completed, verified_empty, durable, .. } = end;
+    Ending { by_signal: None, verified: verified_empty, durable, all_completed }.exit()
+}
