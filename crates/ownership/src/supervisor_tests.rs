@@ -762,11 +762,16 @@ fn what_is_let_go_is_nobodys() {
     assert_eq!(emptied(&machine.step(spare(201, 1), now)), 0, "another one is there");
     assert!(machine.registry().knows(201), "it is our child still");
     let over = machine.step(died(202, &[]), now);
-    let told = replies(&over).into_iter().find_map(|reply| match reply {
-        Reply::Emptied { id: 1, emptied } => Some(emptied.spared.clone()),
-        _ => None,
-    });
-    assert_eq!(told, Some(vec![(process(201), "tmux".to_owned())]));
+    let told = |effects: &[Effect]| {
+        replies(effects).into_iter().find_map(|reply| {
+            if let Reply::Emptied { emptied, .. } = reply {
+                Some(emptied.spared.clone())
+            } else {
+                None
+            }
+        })
+    };
+    assert_eq!(told(&over), Some(vec![(process(201), "tmux".to_owned())]));
     assert!(machine.registry().is_idle() && machine.registry().has_spared());
     let effects = machine.step(died(201, &[]), now);
     assert!(matches!(effects[..], [Effect::Reap { pid: 201 }]), "{effects:?}");
@@ -776,9 +781,5 @@ fn what_is_let_go_is_nobodys() {
     machine.step(died(101, &[201]), now);
     machine.step(spare(999, 1), now);
     let over = machine.step(spare(201, 1), now);
-    let told = replies(&over).into_iter().find_map(|reply| match reply {
-        Reply::Emptied { emptied, .. } => Some(emptied.spared.len()),
-        _ => None,
-    });
-    assert_eq!(told, Some(2));
+    assert_eq!(told(&over).map(|spared| spared.len()), Some(2));
 }
