@@ -207,6 +207,8 @@ fn finish(answer: Option<String>, answer_bytes: u64) -> ChildMessage {
         tokens: Tokens::default(),
         model: None,
         cost_usd: None,
+        cost_status: None,
+        schema: None,
         tool_trace: Vec::new(),
     }))
 }

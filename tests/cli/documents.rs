@@ -123,3 +123,47 @@ fn every_variable_of_the_reference_is_known() {
     said.expect(0);
     assert_eq!(said.err, "");
 }
+
+/// The batch of the page is run, and its entries hold what the page says of them.
+#[test]
+fn the_example_of_the_page_about_results_gives_what_it_says() {
+    let rig = Rig::new();
+    let page = document("docs/results.md");
+    rig.file("b.yaml", blocks(&page, "yaml")[0]);
+    rig.run(["run", "b.yaml"]).expect(0).says("not by its output_schema");
+    let json = rig.run(["show", "latest", "--json"]).expect(0).json();
+    let entries = json["results"].as_array().unwrap();
+    assert_eq!(
+        (&entries[0]["schema_valid"], &entries[0]["status"]),
+        (&true.into(), &"completed".into())
+    );
+    let promised: serde_json::Value = serde_json::from_str(blocks(&page, "json")[0]).unwrap();
+    for (field, value) in promised.as_object().unwrap() {
+        assert_eq!(&entries[1][field], value, "{field}");
+    }
+    assert!(entries[1]["schema_note"].as_str().unwrap().contains("output_schema"));
+    // A malformed one is refused, with its place, and nothing is started.
+    let bad = blocks(&page, "yaml")[0].replace("type: integer", "type: nothing");
+    rig.file("bad.yaml", &bad);
+    let refused = rig.run(["run", "bad.yaml"]);
+    refused.expect(2);
+    assert!(refused.err.contains("output_schema is malformed"), "{}", refused.err);
+    assert!(refused.err.contains("nothing was started"), "{}", refused.err);
+}
+
+#[test]
+fn a_ceiling_cuts_an_answer_of_the_command_and_the_file_has_the_whole() {
+    let rig = Rig::new();
+    rig.batch("b.yaml", &["seq 1 5000"]);
+    rig.run(["run", "b.yaml", "--set", "max_summary_chars=1000"]).expect(0);
+    let json = rig.run(["show", "latest", "--json"]).expect(0).json();
+    let entry = &json["results"][0];
+    assert_eq!(entry["summary_truncated"], true);
+    let whole = fs::read_to_string(entry["summary_full_path"].as_str().unwrap()).unwrap();
+    assert_eq!(whole.lines().count(), 5000);
+    assert!(entry["summary"].as_str().unwrap().len() < 1300);
+    // Without it the answer is whole.
+    rig.run(["run", "b.yaml"]).expect(0);
+    let json = rig.run(["show", "latest", "--json"]).expect(0).json();
+    assert_eq!(json["results"][0]["summary"], whole);
+}

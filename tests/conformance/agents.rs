@@ -45,6 +45,11 @@ pub enum Op {
     Reasoned(u64),
     /// How the current tool ended, with what it gave.
     Output(String, bool),
+    /// One of several calls at once: id, tool, arguments as JSON.
+    Call(String, String, String),
+    /// What the call of this id gave, as JSON.
+    Result(Option<String>, String),
+    CostStatus(String),
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
     /// Burns the CPU for milliseconds.
@@ -177,6 +182,13 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             session.api_call_with_reasoning(Tokens::default(), tokens, None);
         }
         Op::Output(text, ok) => session.tool_output(&text, ok),
+        Op::Call(id, name, args) => {
+            session.tool_call(&id, &name, None, serde_json::from_str(&args)?);
+        }
+        Op::Result(id, result) => {
+            session.tool_result(id.as_deref(), &serde_json::from_str(&result)?);
+        }
+        Op::CostStatus(word) => session.cost_status(&word),
         Op::Relay(name, tool, preview) => {
             session.relay(&name, Some(&tool), Some(&preview), Value::Null);
         }

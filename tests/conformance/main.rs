@@ -31,6 +31,7 @@ mod order;
 mod parity;
 mod parity_random;
 mod result_size;
+mod results;
 mod routing_parity;
 mod seen;
 mod spec;
@@ -49,5 +50,6 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
-    || routing_parity::Probe
+    || routing_parity::Probe,
+    results::Pupil::default
 );

@@ -69,6 +69,8 @@ pub fn essence_of(outcome: &Outcome) -> Value {
         "last_event_age",
         "diagnostic_path",
         "result_path",
+        "live_transcript",
+        "summary_full_path",
     ] {
         entry.as_object_mut().unwrap().remove(field);
     }

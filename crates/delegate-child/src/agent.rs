@@ -25,6 +25,59 @@ pub trait Agent: Send + 'static {
     /// Any [`Failure`]; an interrupt unwinds through `?` from [`Session::checkpoint`].
     fn run(&mut self, params: Self::Params, session: &mut Session)
     -> Result<Self::Answer, Failure>;
+
+    /// Answers once more, since the answer of [`Agent::run`] does not meet the task's `output_schema`;
+    /// `errors` says why ([`crate::schema::told_again`] makes a prompt of it). Asked at most once, and
+    /// not when the answer was empty or the child is to stop. `None`: it has no second turn, and the
+    /// answer stays.
+    ///
+    /// ```
+    /// use delegate_child::{Agent, Failure, Session, schema};
+    ///
+    /// /// Talks to a model; here it learns fast.
+    /// #[derive(Default)]
+    /// struct Model(Vec<String>);
+    ///
+    /// impl Model {
+    ///     fn ask(&mut self, prompt: String) -> String {
+    ///         self.0.push(prompt);
+    ///         if self.0.len() == 1 { "n is 3".into() } else { r#"{"n": 3}"#.into() }
+    ///     }
+    /// }
+    ///
+    /// impl Agent for Model {
+    ///     const NAME: &'static str = "model";
+    ///     type Params = ();
+    ///     type Answer = String;
+    ///
+    ///     fn run(&mut self, (): (), session: &mut Session) -> Result<String, Failure> {
+    ///         let mut prompt = session.spec().goal.clone();
+    ///         if let Some(contract) = session.answer_contract() {
+    ///             prompt = format!("{prompt}\n\n{contract}");
+    ///         }
+    ///         Ok(self.ask(prompt))
+    ///     }
+    ///
+    ///     fn answer_again(
+    ///         &mut self,
+    ///         errors: &[String],
+    ///         _session: &mut Session,
+    ///     ) -> Option<Result<String, Failure>> {
+    ///         Some(Ok(self.ask(schema::told_again(errors))))
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`Agent::run`]; the first answer stays then.
+    fn answer_again(
+        &mut self,
+        errors: &[String],
+        session: &mut Session,
+    ) -> Option<Result<Self::Answer, Failure>> {
+        _ = (errors, session);
+        None
+    }
 }
 
 /// The child was asked to stop.

@@ -61,6 +61,12 @@ impl LongText {
         }
     }
 
+    /// The whole text while it is short enough to be in memory.
+    #[must_use]
+    pub fn head(&self) -> Option<&str> {
+        self.file.is_none().then_some(&*self.memory)
+    }
+
     /// The whole text in memory.
     ///
     /// # Errors

@@ -28,8 +28,12 @@ pub(crate) enum End {
 /// The last frame, and the answer that goes before or in it. The frame's `answer` is still empty.
 pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finish, LongText) {
     let last_text = account.last_text.text(usize::try_from(max_bytes).unwrap_or(LAST_TEXT));
+    let mut schema = None;
     let (verdict, answer, is_json, error, reason) = match end {
-        End::Returned(Ok(reply)) => (Verdict::Completed, reply.text, reply.is_json, None, None),
+        End::Returned(Ok(reply)) => {
+            schema = reply.schema;
+            (Verdict::Completed, reply.text, reply.is_json, None, None)
+        }
         End::Returned(Err(Failure::MaxIterations { partial })) => {
             (Verdict::MaxIterations, partial.into(), false, None, None)
         }
@@ -43,7 +47,7 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
             (Verdict::Panicked, last_text.clone().into(), false, Some(message), None)
         }
     };
-    account.tool_done(0, verdict == Verdict::Completed);
+    account.all_done(verdict == Verdict::Completed);
     let finish = Finish {
         verdict,
         answer_bytes: answer.len(),
@@ -57,6 +61,8 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
         tool_trace: account.take_trace(),
         model: account.model,
         cost_usd: account.cost_usd,
+        cost_status: account.cost_status,
+        schema,
     };
     if answer.len() <= max_bytes {
         return (finish, answer);
@@ -85,7 +91,7 @@ mod tests {
     fn account(last_text: &str) -> Account {
         let mut account = Account::new(clock());
         account.last_text.push(last_text.as_bytes());
-        account.tool("grep", 1);
+        account.tool(None, "grep", 1, delegate_protocol::InputSummary::default());
         account
     }
 
@@ -101,7 +107,7 @@ mod tests {
     }
 
     fn completed(text: &str) -> End {
-        End::Returned(Ok(Reply { text: text.to_owned().into(), is_json: true }))
+        End::Returned(Ok(Reply { text: text.to_owned().into(), is_json: true, schema: None }))
     }
 
     #[test]

@@ -55,6 +55,7 @@
 //! | [`mod@serve`], [`worker`] | one task over one line; the worker role of a program |
 //! | [`dump`] | what a process and its threads are doing, for people |
 //! | [`answer`] | an answer that may be larger than memory should hold |
+//! | [`schema`] | the JSON Schema that an answer must meet |
 
 mod account;
 pub mod agent;
@@ -74,6 +75,8 @@ mod outbox;
 mod owner_source;
 mod queue;
 pub mod registry;
+pub mod schema;
+mod second_turn;
 pub mod serve;
 pub mod session;
 mod tail;

@@ -6,10 +6,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use delegate_protocol::Value;
+use delegate_protocol::outcome::SchemaWord;
 
 use crate::agent::{Agent, Failure};
 use crate::agents::command::Command;
 use crate::answer::LongText;
+use crate::second_turn;
 use crate::session::Session;
 use crate::tail::clip;
 
@@ -62,7 +64,12 @@ impl Registry {
             let (name, known) = (clip(&spec.agent, 256), self.names().join(", "));
             return Err(Failure::new(format!("there is no agent `{name}` here; known: {known}")));
         };
-        factory().run(&spec.params, session)
+        let mut runner = factory();
+        let reply = runner.run(&spec.params, session)?;
+        let Some(schema) = &spec.output_schema else { return Ok(reply) };
+        let again = |errors: &[String], session: &mut Session| runner.again(errors, session);
+        let (answer, word) = second_turn::meet(schema, reply.into(), session, again);
+        Ok(Reply { text: answer.text, is_json: answer.is_json, schema: Some(word) })
     }
 }
 
@@ -71,11 +78,21 @@ impl Registry {
 pub(crate) struct Reply {
     pub(crate) text: LongText,
     pub(crate) is_json: bool,
+    /// How it meets the task's schema, if there is one.
+    pub(crate) schema: Option<SchemaWord>,
+}
+
+impl From<Reply> for second_turn::Answer {
+    fn from(Reply { text, is_json, schema: _ }: Reply) -> Self {
+        Self { text, is_json }
+    }
 }
 
 /// An [`Agent`] without its types.
 trait Runner {
     fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure>;
+
+    fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn;
 }
 
 struct Typed<A>(A);
@@ -86,6 +103,11 @@ impl<A: Agent> Runner for Typed<A> {
             Failure::new(format!("params do not fit agent `{}`: {error}", A::NAME))
         })?;
         reply(self.0.run(params, session)?)
+    }
+
+    fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn {
+        let answer = self.0.answer_again(errors, session)?;
+        Some(answer.and_then(reply).map(Into::into))
     }
 }
 
@@ -103,14 +125,16 @@ fn typed_params<P: serde::de::DeserializeOwned>(
 fn reply<T: serde::Serialize + 'static>(answer: T) -> Result<Reply, Failure> {
     let mut answer: Box<dyn Any> = Box::new(answer);
     if let Some(text) = answer.downcast_mut::<String>() {
-        return Ok(Reply { text: std::mem::take(text).into(), is_json: false });
+        return Ok(Reply { text: std::mem::take(text).into(), is_json: false, schema: None });
     }
     if let Some(text) = answer.downcast_mut::<LongText>() {
-        return Ok(Reply { text: std::mem::take(text), is_json: false });
+        return Ok(Reply { text: std::mem::take(text), is_json: false, schema: None });
     }
     let json = answer.downcast_ref::<T>().map(serde_json::to_string).transpose();
     match json {
-        Ok(json) => Ok(Reply { text: json.unwrap_or_default().into(), is_json: true }),
+        Ok(json) => {
+            Ok(Reply { text: json.unwrap_or_default().into(), is_json: true, schema: None })
+        }
         Err(error) => Err(Failure::new(format!("the answer cannot be written as JSON: {error}"))),
     }
 }

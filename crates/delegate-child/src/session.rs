@@ -9,7 +9,7 @@ use std::time::Instant;
 use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
-use delegate_protocol::{ChildEvent, Note, TaskSpec, Tokens, Value, spelling};
+use delegate_protocol::{ChildEvent, Note, TaskSpec, Tokens, Value, spelling, tool_text};
 
 use crate::account::{Account, value_bytes};
 use crate::agent::Interrupted;
@@ -19,6 +19,7 @@ use crate::mail::Mailbox;
 use crate::outbox::Outbox;
 use crate::owner_source::OwnerSource;
 use crate::queue::MERGED_TEXT;
+use crate::schema;
 use crate::tail::{clip, floor_char_boundary};
 
 /// Bytes of a tool's preview that are shown.
@@ -176,11 +177,22 @@ impl Session {
 
     /// Says that a tool starts; it is the current tool until the next call or [`Session::tool_done`].
     pub fn tool(&mut self, name: &str, preview: Option<&str>, args: Value) {
+        self.start_tool(None, name, preview, args);
+    }
+
+    /// The same for one of several calls that run at once. Its end is told by [`Session::tool_result`]
+    /// with the same id.
+    pub fn tool_call(&mut self, id: &str, name: &str, preview: Option<&str>, args: Value) {
+        self.start_tool(Some(clip(id, NAME_BYTES)), name, preview, args);
+    }
+
+    fn start_tool(&mut self, id: Option<&str>, name: &str, preview: Option<&str>, args: Value) {
         let name = clip(name, NAME_BYTES);
         let bytes = value_bytes(&args);
+        let summary = tool_text::input_summary(&args);
         let mut account = self.desk.account();
         account.content(clock(), name);
-        account.tool(name, bytes as u64);
+        account.tool(id, name, bytes as u64, summary);
         if !self.spec.relay_events {
             account.untold();
         }
@@ -200,20 +212,30 @@ impl Session {
 
     /// Says how the current tool ended, for the trace.
     pub fn tool_done(&mut self, result_bytes: u64, ok: bool) {
-        self.tool_gave(result_bytes, ok, None);
+        self.tool_gave(None, result_bytes, ok, None);
     }
 
     /// The same with the head of its result, for the output tail of the entry.
     pub fn tool_output(&mut self, output: &str, ok: bool) {
-        self.tool_gave(output.len() as u64, ok, Some(clip(output, PREVIEW_BYTES).to_owned()));
+        self.tool_gave(None, output.len() as u64, ok, Some(output));
     }
 
-    fn tool_gave(&mut self, result_bytes: u64, ok: bool, preview: Option<String>) {
+    /// Says what the call of this id gave (without one, or one that nobody knows: the latest that runs),
+    /// in any shape that agent loops have; whether it went well is read from it
+    /// ([`tool_text::result`]).
+    pub fn tool_result(&mut self, id: Option<&str>, result: &Value) {
+        let tool_text::ToolText { text, is_error } = tool_text::result(result);
+        let id = id.map(|id| clip(id, NAME_BYTES));
+        self.tool_gave(id, text.len() as u64, !is_error, Some(&text));
+    }
+
+    fn tool_gave(&mut self, id: Option<&str>, result_bytes: u64, ok: bool, output: Option<&str>) {
         let mut account = self.desk.account();
         account.content(clock(), "a tool ended");
-        account.tool_done(result_bytes, ok);
+        let tool = account.tool_done(id, result_bytes, ok);
         drop(account);
-        self.put(ChildEvent::Note(Note::ToolDone(ToolEnd { result_bytes, ok, preview })));
+        let preview = output.map(|output| clip(output, PREVIEW_BYTES).to_owned());
+        self.put(ChildEvent::Note(Note::ToolDone(ToolEnd { tool, result_bytes, ok, preview })));
     }
 
     /// Counts a model call.
@@ -316,6 +338,18 @@ impl Session {
         self.put(ChildEvent::Note(Note::Channel { reports }));
     }
 
+    /// What the task's `output_schema` asks of the answer, in words for the end of a prompt; `None` when
+    /// it asks nothing.
+    #[must_use]
+    pub fn answer_contract(&self) -> Option<String> {
+        self.spec.output_schema.as_ref().map(schema::told)
+    }
+
+    /// Says what kind of number the money is that was told, such as `exact`.
+    pub fn cost_status(&mut self, word: &str) {
+        self.desk.account().cost_status = Some(clip(word, NAME_BYTES).to_owned());
+    }
+
     /// Says which model really answers.
     pub fn model(&mut self, name: &str) {
         self.desk.account().model = Some(clip(name, NAME_BYTES).to_owned());
@@ -390,6 +424,11 @@ mod tests {
             let desk = Arc::clone(&session.desk);
             session.heard = Some(thread::spawn(move || drain(&desk)));
             session
+        }
+
+        /// As if the parent had asked it to stop.
+        pub(crate) fn interrupt_for_tests(&self) {
+            self.desk.token.raise(Reason::Interrupt);
         }
 
         /// Every text that was streamed.

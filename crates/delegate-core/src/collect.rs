@@ -6,24 +6,27 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use delegate_protocol::event::{Limit, seconds};
-use delegate_protocol::message::Verdict;
-use delegate_protocol::outcome::{ERROR_BYTES, MAX_TOOL_TRACE, NAME_BYTES, STDERR_TAIL};
-use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status};
+use delegate_protocol::event::seconds;
+use delegate_protocol::outcome::{
+    COST_ESTIMATED, COST_UNKNOWN, ERROR_BYTES, InputSummary, MAX_SCHEMA_ERRORS, MAX_TOOL_TRACE,
+    NAME_BYTES, SCHEMA_ERROR_BYTES, STDERR_TAIL, SchemaWord,
+};
+use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, tool_text};
 use ownership::{ExitStatus, Process};
 
 use crate::launch::StartFailure;
-use crate::monitor::{CancelReason, Facts};
+use crate::monitor::Facts;
 
+pub mod budget;
 mod complete;
+pub mod cost;
 pub mod spent;
+mod verdict;
 
 pub use complete::complete;
 
 use spent::Spent;
-
-/// The answer that a model gives up with; it is no answer.
-const GIVE_UP: &str = "(empty)";
+use verdict::{judge, violation};
 
 /// What a child's stream and pipes held by the time that it was over.
 #[derive(Debug, Default)]
@@ -90,12 +93,8 @@ pub struct Subject {
     pub diagnostic: Option<PathBuf>,
     /// Words to it that were accepted and that it did not take.
     pub missed: Vec<String>,
-}
-
-struct Judgement {
-    status: Status,
-    exit_reason: ExitReason,
-    error: Option<String>,
+    /// What can be followed of it while it works.
+    pub live_transcript: Option<PathBuf>,
 }
 
 /// Folds everything into the entry.
@@ -112,7 +111,8 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
     let notes = notes(&subject, facts, &said);
     let summary = summary(judgement.status, &mut said);
-    let finish = said.finish;
+    let mut finish = said.finish;
+    let word = finish.as_mut().and_then(|finish| finish.schema.take());
     let spent = said.spent;
     let api_calls = finish.as_ref().map_or_else(|| spent.api_calls(), |finish| finish.api_calls);
     let timed_out_at = facts.timed_out_at.filter(|_| timed_out);
@@ -129,6 +129,7 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         model: finish.as_ref().and_then(|finish| finish.model.clone()),
         tokens: finish.as_ref().map_or(spent.tokens, |finish| finish.tokens),
         cost_usd: finish.as_ref().map_or(spent.cost_usd, |finish| finish.cost_usd),
+        cost_status: cost_status(finish.as_ref(), &spent),
         failure_reason: finish.as_ref().and_then(|finish| finish.failure_reason.clone()),
         timeout_seconds: facts
             .expired
@@ -150,6 +151,13 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         output_tail: spent.tail.into(),
         missed_steer: (!subject.missed.is_empty()).then(|| subject.missed.join("\n")),
         approvals: spent.approvals.into(),
+        live_transcript: subject.live_transcript,
+        summary_truncated: false,
+        summary_full_path: None,
+        schema_valid: word.as_ref().map(|word| word.valid),
+        schema_retries: word.as_ref().map(|word| word.retries),
+        schema_errors: word.as_ref().map_or_else(Vec::new, |word| word.errors.clone()),
+        schema_note: word.and_then(|word| word.note),
         cause,
         stderr_tail: crashed.then(|| tail(&said.stderr, STDERR_TAIL)),
         notes,
@@ -167,11 +175,32 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
 
 /// Our own session keeps these bounds; a worker of another make need not.
 fn bound(finish: &mut Finish) {
-    let Finish { error, failure_reason, model, tool_trace, .. } = finish;
+    let Finish { error, failure_reason, model, cost_status, schema, tool_trace, .. } = finish;
     tool_trace.drain(..tool_trace.len().saturating_sub(MAX_TOOL_TRACE));
     let words = tool_trace.iter_mut().flat_map(|call| [&mut call.tool, &mut call.status]);
-    words.chain(failure_reason).chain(model).for_each(|word| cut_off(word, NAME_BYTES));
+    let words = words.chain(failure_reason).chain(model).chain(cost_status);
+    words.for_each(|word| cut_off(word, NAME_BYTES));
     error.iter_mut().for_each(|text| cut_off(text, ERROR_BYTES));
+    for InputSummary { argument_keys, targets } in
+        tool_trace.iter_mut().map(|call| &mut call.input_summary)
+    {
+        argument_keys.truncate(tool_text::MAX_KEYS);
+        targets.truncate(tool_text::MAX_TARGETS);
+        let words = argument_keys.iter_mut().chain(targets);
+        words.for_each(|word| cut_off(word, 4 * tool_text::TARGET_CHARS));
+    }
+    if let Some(SchemaWord { valid: _, retries: _, errors, note }) = schema {
+        errors.truncate(MAX_SCHEMA_ERRORS);
+        errors.iter_mut().for_each(|error| cut_off(error, SCHEMA_ERROR_BYTES));
+        note.iter_mut().for_each(|note| cut_off(note, ERROR_BYTES));
+    }
+}
+
+/// What kind of number the cost is: in the agent's word, else told by whether there is a number.
+fn cost_status(finish: Option<&Finish>, spent: &Spent) -> String {
+    let told = finish.and_then(|finish| finish.cost_status.clone());
+    let cost = finish.map_or(spent.cost_usd, |finish| finish.cost_usd);
+    told.unwrap_or_else(|| if cost.is_some() { COST_ESTIMATED } else { COST_UNKNOWN }.to_owned())
 }
 
 /// Keeps `most` bytes at most, cut between characters.
@@ -179,158 +208,6 @@ pub(crate) fn cut_off(text: &mut String, most: usize) {
     let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
     text.shrink_to_fit();
-}
-
-fn judge(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
-    if let Some(failure) = &subject.start_failure {
-        return error(format!("it could not start ({}): {}", failure.phase, failure.detail));
-    }
-    match &said.finish {
-        Some(finish) => judge_finish(subject, facts, said, finish),
-        None => judge_silence(subject, facts, said),
-    }
-}
-
-/// The child's own word, as far as it holds.
-fn judge_finish(subject: &Subject, facts: &Facts, said: &Said, finish: &Finish) -> Judgement {
-    let told = || finish.error.clone();
-    match finish.verdict {
-        Verdict::Interrupted => stopped(subject, facts).unwrap_or_else(|| Judgement {
-            status: Status::Interrupted,
-            exit_reason: ExitReason::Interrupted,
-            error: told().or_else(|| Some("it was interrupted".to_owned())),
-        }),
-        Verdict::Failed => Judgement {
-            status: Status::Failed,
-            exit_reason: ExitReason::Error,
-            error: told().or_else(|| Some("it failed and gave no reason".to_owned())),
-        },
-        Verdict::Panicked => error(told().unwrap_or_else(|| "the agent panicked".to_owned())),
-        Verdict::Completed | Verdict::MaxIterations => judge_answer(said, finish),
-    }
-}
-
-fn judge_answer(said: &Said, finish: &Finish) -> Judgement {
-    if let Some(fault) = &said.answer.fault {
-        return Judgement {
-            status: Status::Failed,
-            exit_reason: ExitReason::Error,
-            error: Some(fault.clone()),
-        };
-    }
-    if said.answer.bytes != finish.answer_bytes {
-        return error(format!(
-            "its answer should have {} bytes, {} arrived",
-            finish.answer_bytes, said.answer.bytes
-        ));
-    }
-    let empty = said.answer.bytes == 0 || said.answer.text.trim() == GIVE_UP;
-    let exit_reason = finish.verdict.exit_reason();
-    if empty && !finish.empty_on_purpose {
-        return Judgement {
-            status: Status::Failed,
-            exit_reason,
-            error: Some("it gave no answer".to_owned()),
-        };
-    }
-    Judgement { status: Status::Completed, exit_reason, error: None }
-}
-
-/// A child that never finished.
-fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
-    if let Some(stopped) = stopped(subject, facts) {
-        return stopped;
-    }
-    if facts.start_timeout {
-        let limit = subject.start_limit.as_secs_f64();
-        return error(format!("it said nothing within its start limit of {limit} s"));
-    }
-    if let Some(violation) = violation(facts, said) {
-        return error(format!("it broke the protocol: {violation}"));
-    }
-    error(match facts.exit {
-        Some(ExitStatus::Code(code)) => format!("it exited with code {code} and left no result"),
-        Some(ExitStatus::Signal { signal, .. }) => {
-            format!("signal {signal} ({}) ended it", signal_name(signal))
-        }
-        Some(ExitStatus::Unknown) => NOT_KNOWN.to_owned(),
-        None if facts.lost => NOT_KNOWN.to_owned(),
-        None => "it waits in the kernel and takes no signal yet".to_owned(),
-    })
-}
-
-/// Both guards of it were killed.
-const NOT_KNOWN: &str = "how it ended is not known: its guards were killed";
-
-/// The judgement of a child that we stopped; the strongest reason wins.
-fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
-    let never = facts.launched_at.is_none() && !facts.start_timeout;
-    let abandoned =
-        if facts.abandoned { "; its thread did not return and was abandoned" } else { "" };
-    Some(match facts.cancel? {
-        CancelReason::Timeout | CancelReason::Stale => Judgement {
-            status: Status::Timeout,
-            exit_reason: ExitReason::Timeout,
-            error: Some(format!("{}{abandoned}{}", limit_text(subject, facts), doing(subject))),
-        },
-        CancelReason::Interrupt | CancelReason::Kill if never => Judgement {
-            status: Status::Interrupted,
-            exit_reason: ExitReason::Interrupted,
-            error: Some("the batch was stopped before its turn".to_owned()),
-        },
-        CancelReason::Interrupt => Judgement {
-            status: Status::Interrupted,
-            exit_reason: ExitReason::Interrupted,
-            error: Some(format!("it was interrupted{abandoned}")),
-        },
-        CancelReason::Kill => Judgement {
-            status: Status::Interrupted,
-            exit_reason: ExitReason::Interrupted,
-            error: Some(format!("it was killed on request{abandoned}")),
-        },
-    })
-}
-
-/// Which limit it was, how long, and where it was written.
-fn limit_text(subject: &Subject, facts: &Facts) -> String {
-    let (limit, after) = facts.expired.map_or_else(
-        || (Limit::Run, subject.limit.unwrap_or_default()),
-        |expired| (expired.limit, expired.after),
-    );
-    let (after, key) = (after.as_secs_f64(), limit.key());
-    match (limit, &subject.limit_place) {
-        (Limit::Run, Some(place)) => format!("its limit of {after} s ran out ({place})"),
-        (Limit::Run, None) => format!("its limit of {after} s ran out"),
-        (Limit::Inactivity, _) => format!("it made no progress for {after} s ({key})"),
-        (Limit::StaleIdle, _) => format!("it was stale: no progress for {after} s ({key})"),
-        (Limit::StaleInTool, _) => {
-            format!("it was stale: no progress for {after} s inside a tool ({key})")
-        }
-    }
-}
-
-fn doing(subject: &Subject) -> String {
-    let path = subject.diagnostic.as_ref();
-    path.map_or_else(String::new, |path| format!("; what it was doing: {}", path.display()))
-}
-
-fn error(text: String) -> Judgement {
-    Judgement { status: Status::Error, exit_reason: ExitReason::Error, error: Some(text) }
-}
-
-fn violation(facts: &Facts, said: &Said) -> Option<String> {
-    facts.violation.clone().or_else(|| cut(facts, said).cloned()).or_else(|| {
-        said.oversized.map(|(_, largest)| {
-            let cap = delegate_protocol::FRAME_CAP;
-            format!("a frame of {largest} bytes is over the cap of {cap} bytes")
-        })
-    })
-}
-
-/// A stream that ended inside of a frame, where that is the child's doing: one that was killed or
-/// crashed in its last write broke nothing, its end is the cause.
-fn cut<'said>(facts: &Facts, said: &'said Said) -> Option<&'said String> {
-    said.cut.as_ref().filter(|_| facts.exit == Some(ExitStatus::Code(0)))
 }
 
 fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Option<Cause> {

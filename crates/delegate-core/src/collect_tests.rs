@@ -1,6 +1,9 @@
 //! One row per kind of end: the right status, reason, cause and text.
 
 use super::*;
+use crate::monitor::CancelReason;
+use delegate_protocol::event::Limit;
+use delegate_protocol::message::Verdict;
 use delegate_protocol::{Beat, Note, Tokens, ToolCall};
 
 fn at(seconds: u64) -> Duration {
@@ -19,6 +22,7 @@ fn subject() -> Subject {
         start_failure: None,
         diagnostic: None,
         missed: Vec::new(),
+        live_transcript: None,
     }
 }
 
@@ -48,6 +52,8 @@ fn finish(verdict: Verdict, answer: &str) -> Said {
             tokens: Tokens { input: 1, output: 2 },
             model: None,
             cost_usd: None,
+            cost_status: None,
+            schema: None,
             tool_trace: Vec::new(),
         }),
         answer: Answer { text: answer.to_owned(), bytes: answer.len() as u64, ..Answer::default() },
@@ -257,6 +263,10 @@ fn what_a_worker_of_another_make_says_is_cut_to_the_bounds_of_our_own() {
     let call = |number: usize| ToolCall {
         tool: format!("{number:04}{}", "t".repeat(NAME_BYTES)),
         args_bytes: 1,
+        input_summary: delegate_protocol::InputSummary {
+            argument_keys: vec!["k".repeat(9999); 99],
+            targets: vec!["t".repeat(9999); 99],
+        },
         result_bytes: 2,
         status: "s".repeat(NAME_BYTES + 1),
     };
@@ -265,16 +275,30 @@ fn what_a_worker_of_another_make_says_is_cut_to_the_bounds_of_our_own() {
     // The last character would be cut through.
     frame.error = Some(format!("{}é", "e".repeat(ERROR_BYTES - 1)));
     frame.failure_reason = Some("r".repeat(NAME_BYTES + 1));
+    frame.cost_status = Some("c".repeat(NAME_BYTES + 1));
+    frame.schema = Some(SchemaWord {
+        valid: false,
+        retries: 1,
+        errors: vec!["e".repeat(SCHEMA_ERROR_BYTES + 1); MAX_SCHEMA_ERRORS + 1],
+        note: Some("n".repeat(ERROR_BYTES + 1)),
+    });
     frame.model = Some("m".repeat(NAME_BYTES + 1));
     frame.tool_trace = (0..MAX_TOOL_TRACE + 2).map(call).collect();
     let outcome = outcome(subject(), &facts(), said);
     assert_eq!(outcome.error.unwrap(), "e".repeat(ERROR_BYTES - 1));
     assert_eq!(outcome.failure_reason.unwrap().len(), NAME_BYTES);
     assert_eq!(outcome.model.unwrap().len(), NAME_BYTES);
+    assert_eq!(outcome.cost_status.len(), NAME_BYTES);
+    assert_eq!(outcome.schema_errors.len(), MAX_SCHEMA_ERRORS);
+    assert!(outcome.schema_errors.iter().all(|error| error.len() == SCHEMA_ERROR_BYTES));
+    assert_eq!(outcome.schema_note.unwrap().len(), ERROR_BYTES);
     assert_eq!(outcome.tool_trace.len(), MAX_TOOL_TRACE);
     assert!(outcome.tool_trace[0].tool.starts_with("0002"), "the newest are kept");
     for call in &outcome.tool_trace {
         assert_eq!((call.tool.len(), call.status.len()), (NAME_BYTES, NAME_BYTES));
+        let InputSummary { argument_keys, targets } = &call.input_summary;
+        assert_eq!((argument_keys.len(), targets.len()), (16, 4));
+        assert!(argument_keys.iter().chain(targets).all(|word| word.len() == 800));
     }
 }
 

@@ -241,7 +241,7 @@ impl Serialize for Results<'_> {
 }
 
 /// The entry of a task whose outcome is known by its status only.
-fn unreadable(task_index: u32, status: Status, why: &str) -> delegate_protocol::Outcome {
+pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate_protocol::Outcome {
     let exit_reason = match status {
         Status::Completed => ExitReason::Completed,
         Status::Failed | Status::Error | Status::Unknown => ExitReason::Error,
@@ -261,6 +261,14 @@ fn unreadable(task_index: u32, status: Status, why: &str) -> delegate_protocol::
         tokens: Tokens::default(),
         tool_trace: Vec::new(),
         cost_usd: None,
+        cost_status: "unknown".to_owned(),
+        live_transcript: None,
+        summary_truncated: false,
+        summary_full_path: None,
+        schema_valid: None,
+        schema_retries: None,
+        schema_errors: Vec::new(),
+        schema_note: None,
         failure_reason: None,
         timeout_seconds: None,
         timed_out_after_seconds: None,

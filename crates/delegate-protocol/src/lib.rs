@@ -14,6 +14,7 @@
 //! | [`outcome`] | how a child ended |
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
+//! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
@@ -29,6 +30,7 @@ pub mod outcome;
 pub mod routing;
 pub mod spec;
 pub mod spelling;
+pub mod tool_text;
 pub mod value;
 pub mod version;
 
@@ -36,7 +38,7 @@ pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};
 pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage};
-pub use outcome::{Cause, ExitReason, Isolation, Outcome, Status, Tokens, ToolCall};
+pub use outcome::{Cause, ExitReason, InputSummary, Isolation, Outcome, Status, Tokens, ToolCall};
 pub use routing::{ApiKey, Fallback, Routing};
 pub use spec::{Role, TaskSpec};
 pub use value::Value;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::event::ChildEvent;
-use crate::outcome::{ExitReason, Tokens, ToolCall};
+use crate::outcome::{ExitReason, SchemaWord, Tokens, ToolCall};
 use crate::spec::TaskSpec;
 use crate::value::Bytes;
 
@@ -156,6 +156,12 @@ pub struct Finish {
     pub model: Option<String>,
     /// Money, in US dollars.
     pub cost_usd: Option<f64>,
+    /// What kind of number that is.
+    #[serde(default)]
+    pub cost_status: Option<String>,
+    /// How the answer met its schema; `None` when none was asked for or there is no answer.
+    #[serde(default)]
+    pub schema: Option<SchemaWord>,
     /// Calls of tools, oldest first; at most [`crate::outcome::MAX_TOOL_TRACE`].
     pub tool_trace: Vec<ToolCall>,
 }

@@ -37,6 +37,18 @@ pub const MAX_PATHS: usize = 4096;
 /// Bytes of one path.
 pub const PATH_BYTES: usize = 4096;
 
+/// Errors of an answer against its schema that an entry keeps.
+pub const MAX_SCHEMA_ERRORS: usize = 20;
+
+/// Bytes of one of them.
+pub const SCHEMA_ERROR_BYTES: usize = 500;
+
+/// `cost_status` where nobody knows.
+pub const COST_UNKNOWN: &str = "unknown";
+
+/// `cost_status` where an agent told a price and nothing of its kind.
+pub const COST_ESTIMATED: &str = "estimated";
+
 /// Status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -163,15 +175,43 @@ pub struct ToolCall {
     pub tool: String,
     /// Size of its arguments, in bytes.
     pub args_bytes: u64,
+    /// What it was called with, in short.
+    #[serde(default)]
+    pub input_summary: InputSummary,
     /// Size of its result, in bytes.
     pub result_bytes: u64,
     /// `ok` or `error`.
     pub status: String,
 }
 
+/// What a tool was called with: no value but what it works on, and no credential.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct InputSummary {
+    /// Names of its arguments, in order; at most [`crate::tool_text::MAX_KEYS`].
+    pub argument_keys: Vec<String>,
+    /// Paths and addresses that it works on; at most [`crate::tool_text::MAX_TARGETS`].
+    pub targets: Vec<String>,
+}
+
+/// How an answer met its schema, as a child tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SchemaWord {
+    /// It does.
+    pub valid: bool,
+    /// Turns that the agent had besides its first: 0 or 1.
+    pub retries: u32,
+    /// What is wrong with it; at most [`MAX_SCHEMA_ERRORS`].
+    pub errors: Vec<String>,
+    /// What became of the one more turn, where that needs words.
+    pub note: Option<String>,
+}
+
 /// How a tool ended, as a child tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ToolEnd {
+    /// Which tool; `None`: the current one.
+    #[serde(default)]
+    pub tool: Option<String>,
     /// Size of its result, in bytes.
     pub result_bytes: u64,
     /// It went well.
@@ -206,6 +246,11 @@ const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// For serde.
+fn cost_unknown() -> String {
+    COST_UNKNOWN.to_owned()
+}
+
 /// The entry of one task.
 ///
 /// Plain data on purpose: every place that builds one names every field.
@@ -238,6 +283,10 @@ pub struct Outcome {
     /// Money, in US dollars.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
+    /// What kind of number that is, in the agent's word, such as `exact`; [`COST_ESTIMATED`] where it
+    /// told none, [`COST_UNKNOWN`] where it told no price.
+    #[serde(default = "cost_unknown")]
+    pub cost_status: String,
     /// Classified cause of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_reason: Option<String>,
@@ -286,6 +335,28 @@ pub struct Outcome {
     pub launcher: Option<String>,
     /// Folder with its stdout, stderr and events; null when they could not be kept.
     pub logs: Option<PathBuf>,
+    /// File that one can follow while the child works: what it says and does, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live_transcript: Option<PathBuf>,
+    /// The summary is head and tail only, since it is over its budget.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub summary_truncated: bool,
+    /// File with the whole of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary_full_path: Option<PathBuf>,
+    /// The answer meets the task's `output_schema`. Null when none was asked for, or there is no answer
+    /// to check (then the note says so).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_valid: Option<bool>,
+    /// Turns that the agent had to correct it: 0 or 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_retries: Option<u32>,
+    /// What is wrong with it; at most [`MAX_SCHEMA_ERRORS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schema_errors: Vec<String>,
+    /// The same for people, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_note: Option<String>,
     /// The summary is JSON of a typed answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answer_is_json: bool,
@@ -322,7 +393,7 @@ impl Outcome {
             let why = self.error.as_deref().unwrap_or("no reason was given");
             return Err(fail(format!("its status is {}: {why}", self.status.word())));
         }
-        let whole = match &self.result_path {
+        let whole = match self.result_path.as_ref().or(self.summary_full_path.as_ref()) {
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|error| fail(format!("{}: {error}", path.display())))?,
             None => self.summary.clone().unwrap_or_default(),

@@ -119,6 +119,10 @@ fn detail(outcome: &Outcome, style: Style) -> String {
         let path = path.to_string_lossy();
         add(&format!("{bytes} bytes in {}", escape(&path)));
     }
+    if outcome.schema_valid == Some(false) {
+        let first = outcome.schema_errors.first().map_or("", String::as_str);
+        add(&format!("not by its output_schema: {}", shown(first)));
+    }
     if let Some(note) = outcome.notes.first() {
         add(&shown(note));
     }
@@ -286,6 +290,14 @@ pub(crate) mod tests {
             tokens: Tokens::default(),
             tool_trace: Vec::new(),
             cost_usd: None,
+            cost_status: "unknown".to_owned(),
+            live_transcript: None,
+            summary_truncated: false,
+            summary_full_path: None,
+            schema_valid: None,
+            schema_retries: None,
+            schema_errors: Vec::new(),
+            schema_note: None,
             failure_reason: None,
             timeout_seconds: None,
             timed_out_after_seconds: None,

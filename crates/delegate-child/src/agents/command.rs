@@ -1,6 +1,7 @@
 //! The agent `command`: runs one program per task.
 //!
-//! The goal goes to the program's stdin, and to `DELEGATE_GOAL` while it is short. Lines of its
+//! The goal goes to the program's stdin, and to `DELEGATE_GOAL` while it is short; the `output_schema` to
+//! `DELEGATE_OUTPUT_SCHEMA`. Lines of its
 //! stdout are streamed as text; all of it without the last newline is the answer. Exit code 0 is
 //! success, with or without output; anything else fails with the last of its stderr.
 //!
@@ -37,6 +38,9 @@ pub const GOAL_IN_ENVIRONMENT: usize = 64 * 1024;
 
 /// The variable with the goal.
 pub const GOAL_VARIABLE: &str = "DELEGATE_GOAL";
+
+/// The variable with the JSON Schema that the output must meet, while that is short.
+pub const SCHEMA_VARIABLE: &str = "DELEGATE_OUTPUT_SCHEMA";
 
 /// Runs a program.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,6 +131,13 @@ impl Running {
                 spawn.env(GOAL_VARIABLE, goal)
             }
             _ => spawn.env_remove(GOAL_VARIABLE),
+        };
+        let schema = spec.output_schema.as_ref().map(serde_json::to_string).transpose()?;
+        spawn = match schema {
+            Some(schema) if schema.len() < GOAL_IN_ENVIRONMENT => {
+                spawn.env(SCHEMA_VARIABLE, schema)
+            }
+            _ => spawn.env_remove(SCHEMA_VARIABLE),
         };
         for (key, value) in &params.env {
             spawn = spawn.env(key, value);

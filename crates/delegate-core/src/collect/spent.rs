@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use delegate_protocol::outcome::{
-    Approval, MAX_APPROVALS, MAX_PATHS, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES, ToolEnd, ToolOutput,
+    Approval, MAX_APPROVALS, MAX_PATHS, NAME_BYTES, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES,
+    ToolEnd, ToolOutput,
 };
 use delegate_protocol::{Beat, Note, Tokens};
 
@@ -42,12 +43,13 @@ impl Spent {
             }
             Note::File { path, written: true } => self.written.add(path),
             Note::File { path, written: false } => self.read.add(path),
-            Note::ToolDone(ToolEnd { ok, preview, .. }) => {
+            Note::ToolDone(ToolEnd { tool: named, ok, preview, .. }) => {
                 if self.tail.len() == OUTPUT_TAIL {
                     self.tail.pop_front();
                 }
                 let preview = preview.unwrap_or_default().chars().take(PREVIEW_CHARS).collect();
-                let tool = tool.unwrap_or("tool").to_owned();
+                let mut tool = named.unwrap_or_else(|| tool.unwrap_or("tool").to_owned());
+                cut_off(&mut tool, NAME_BYTES);
                 self.tail.push_back(ToolOutput { tool, preview, is_error: !ok });
             }
             Note::Approval(mut approval) => {
@@ -140,7 +142,7 @@ mod tests {
         let mut spent = Spent::default();
         for number in 0..OUTPUT_TAIL + 1 {
             let preview = Some("é".repeat(2 * PREVIEW_CHARS));
-            let end = ToolEnd { result_bytes: 1, ok: number % 2 == 0, preview };
+            let end = ToolEnd { tool: None, result_bytes: 1, ok: number % 2 == 0, preview };
             spent.note(Note::ToolDone(end), Some(&number.to_string()));
         }
         assert_eq!(spent.tail.len(), OUTPUT_TAIL);

@@ -26,6 +26,7 @@ pub(crate) enum Id {
     Containment,
     MaxIterations,
     MaxResultBytes,
+    MaxSummaryChars,
     WorkerCommand,
     MaxSpawnDepth,
     OrchestratorEnabled,
@@ -141,11 +142,10 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 
 /// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
 /// must not look as if it were.
-pub(crate) const LATER: [&str; 5] = [
+pub(crate) const LATER: [&str; 4] = [
     "background_overflow",
     "credential_pool_strategies",
     "independent_completions",
-    "max_summary_chars",
     "worktree_isolation",
 ];
 
@@ -156,8 +156,14 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 5] =
-    ["DELEGATE_CONFIG", "DELEGATE_STATE_DIR", "DELEGATE_GOAL", "DELEGATE_LOG", "DELEGATE_LOG_FILE"];
+pub(crate) const NOT_KEYS: [&str; 6] = [
+    "DELEGATE_CONFIG",
+    "DELEGATE_STATE_DIR",
+    "DELEGATE_GOAL",
+    "DELEGATE_OUTPUT_SCHEMA",
+    "DELEGATE_LOG",
+    "DELEGATE_LOG_FILE",
+];
 
 const fn seconds(min: Duration, optional: bool) -> Type {
     Type::Seconds { min, optional }
@@ -317,6 +323,15 @@ pub(crate) const KEYS: [KeyInfo; 29] = [
         also: None,
         sensitive: false,
         about: "Largest answer of one child in bytes; a larger one fails the task.",
+    },
+    KeyInfo {
+        id: Id::MaxSummaryChars,
+        name: "max_summary_chars",
+        kind: Type::Count { min: 0, max: U32, optional: true },
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Most characters of one answer in its entry; the whole is kept in a file. 0: no limit. null: 24000 where an agent delegates, no limit for a program.",
     },
     KeyInfo {
         id: Id::WorkerCommand,

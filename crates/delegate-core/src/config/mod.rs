@@ -118,6 +118,9 @@ pub struct Settings {
     pub max_iterations: u32,
     /// Largest answer in bytes.
     pub max_result_bytes: u64,
+    /// Most characters of one answer in its entry; 0 is no limit, `None` is 24,000 where an agent
+    /// delegates and no limit for a program of its own.
+    pub max_summary_chars: Option<u32>,
     /// A worker program of another make, with its arguments.
     pub worker_command: Option<Vec<String>>,
     /// Agents at a depth below this may delegate.
@@ -166,6 +169,7 @@ impl Default for Settings {
             containment: ownership::Containment::Auto,
             max_iterations: 50,
             max_result_bytes: 1 << 30,
+            max_summary_chars: None,
             worker_command: None,
             max_spawn_depth: 1,
             orchestrator_enabled: true,

@@ -211,7 +211,7 @@ mod tests {
             "fallback_providers: [{provider: a, model: ' '}]",
             "fallback_providers: [{provider: a, model: b, modle: c}]",
             "fallback_providers: [{provider: a, model: b, base_url: x}]",
-            "max_summary_chars: 5",
+            "max_summary_chars: -1",
             "on_stale: sometimes",
             "containment: strong",
             "containment: null",

@@ -75,6 +75,7 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::HeartbeatInterval => seconds(settings.heartbeat_interval),
         Id::MaxIterations => count(settings.max_iterations),
         Id::MaxResultBytes => whole(settings.max_result_bytes),
+        Id::MaxSummaryChars => settings.max_summary_chars.map_or(Value::Null, count),
         Id::WorkerCommand => settings.worker_command.as_deref().map_or(Value::Null, texts),
         Id::MaxSpawnDepth => count(settings.max_spawn_depth),
         Id::OrchestratorEnabled => Value::Bool(settings.orchestrator_enabled),

@@ -1,7 +1,8 @@
 //! Batch files: `tasks:` with optional `defaults:`, in YAML.
 //!
 //! A task has `goal` (needed), `context`, `agent`, `params`, `timeout` (`90s`) or `timeout_seconds`,
-//! `cwd`, `images`, `group`, `toolsets`, `metadata` and `traceparent`; `defaults` has the same without `goal`.
+//! `cwd`, `images`, `group`, `toolsets`, `metadata`, `output_schema` and `traceparent`; `defaults` has the
+//! same without `goal`.
 //! A field of a task replaces the one of `defaults` as a whole, maps too. The agent is the task's,
 //! else that of `defaults`, else `command`. A relative `cwd` is relative to the working directory of
 //! the caller, not to the file.
@@ -70,7 +71,7 @@ pub fn parse(text: &str, name: &Path) -> Result<BatchFile, Diagnostic> {
 }
 
 /// Fields of a task; `defaults` takes all but the first.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "goal",
     "context",
     "agent",
@@ -82,6 +83,7 @@ const FIELDS: [&str; 12] = [
     "group",
     "toolsets",
     "metadata",
+    "output_schema",
     "traceparent",
 ];
 
@@ -99,6 +101,7 @@ struct Fields {
     group: Option<String>,
     toolsets: Option<Vec<String>>,
     metadata: Option<BTreeMap<String, Value>>,
+    output_schema: Option<Params>,
     traceparent: Option<String>,
 }
 
@@ -129,6 +132,10 @@ fn task(
         group: own.group.or_else(|| defaults.group.clone()),
         toolsets: own.toolsets.or_else(|| defaults.toolsets.clone()),
         traceparent: own.traceparent.or_else(|| defaults.traceparent.clone()),
+        output_schema: own
+            .output_schema
+            .or_else(|| defaults.output_schema.clone())
+            .unwrap_or_default(),
         metadata: own.metadata.or_else(|| defaults.metadata.clone()).unwrap_or_default(),
         origin: Some(at(place)),
         timeout_origin: timeout.map(|(_, place, _)| at(*place)),
@@ -159,6 +166,7 @@ impl Fields {
             "goal" => self.goal = Some(goal(source, key, node)?),
             "context" => self.context = Some(text(source, key, node)?),
             "agent" => self.agent = Some(text(source, key, node)?),
+            "output_schema" => self.output_schema = Some(Params::new(&node.into_value())),
             "params" => self.params = Some(Params::new(&node.into_value())),
             "timeout" | "timeout_seconds" => self.set_timeout(source, key, &node)?,
             "cwd" => self.cwd = Some(text(source, key, node)?.into()),

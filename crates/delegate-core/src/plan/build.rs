@@ -67,6 +67,10 @@ impl Built {
         spec.metadata.extend(metadata);
     }
 
+    pub(super) fn live_transcript(&self, index: usize) -> Option<PathBuf> {
+        self.additions.get(index)?.live_transcript.clone()
+    }
+
     pub(super) fn push(&mut self, addition: Addition) {
         self.additions.push(addition);
     }

@@ -11,7 +11,7 @@ use crate::config::{did_you_mean, shorten};
 const COMMAND: &str = "command";
 
 /// What a task, and a call with one, may say.
-const FIELDS: [&str; 4] = ["goal", "context", "images", "group"];
+const FIELDS: [&str; 5] = ["goal", "context", "images", "group", "output_schema"];
 
 /// What only the call itself may say.
 const OF_CALL: [&str; 2] = ["tasks", "action"];
@@ -20,9 +20,6 @@ const OF_CALL: [&str; 2] = ["tasks", "action"];
 /// may use and how long it may go on is not for a model to say.
 const IGNORED: [&str; 6] =
     ["role", "toolsets", "max_iterations", "acp_command", "acp_args", "background"];
-
-/// Promises that nobody would keep yet.
-const LATER: [&str; 1] = ["output_schema"];
 
 /// Actions on running children, which this call cannot do yet.
 const CONTROL: [&str; 6] = ["list", "steer", "stop", "pause", "resume", "status"];
@@ -124,9 +121,6 @@ fn check_fields(fields: Map<'_>, task: Option<usize>) -> Result<(), StartError> 
     };
     let known = || FIELDS.iter().chain(of_call).copied();
     for (name, _) in fields.iter().filter(|(_, value)| **value != Value::Null) {
-        if LATER.contains(&name.as_str()) {
-            return Err(fault(format!("{name} is not available yet")));
-        }
         if IGNORED.contains(&name.as_str()) {
             tracing::debug!(target: "delegate::plan", %name, "a field of a call is ignored");
         } else if !known().any(|field| field == name) {
@@ -151,6 +145,9 @@ fn task(index: usize, fields: Map<'_>, agent: &str) -> Result<Task, StartError> 
     // A blank context is none, as the prompt would show an empty block.
     task.context = text("context")?.filter(|context| !context.trim().is_empty());
     task.group = text("group")?;
+    if let Some(schema) = fields.get("output_schema") {
+        task = task.output_schema(schema.clone());
+    }
     task.images = match fields.get("images") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Text(one)) => vec![one.clone()],

@@ -70,7 +70,10 @@ fn a_call_that_is_wrong_says_where() {
             r#"{"tasks": [{"goal": "g", "gaol": "x"}]}"#,
             "task 0: unknown field `gaol`; did you mean `goal`?",
         ),
-        (r#"{"goal": "g", "output_schema": {}}"#, "output_schema is not available yet"),
+        (
+            r#"{"goal": "long enough here", "output_schema": "x"}"#,
+            "task 0 (\"long enough here\"): output_schema is malformed: it must be an object",
+        ),
         (r#"{"goal": "g", "images": {}}"#, "task 0: images must be a list of at most 8"),
         (r#"{"goal": "g", "images": [5]}"#, "task 0: an image must be text"),
         (r#"{"goal": "todo"}"#, "task 0 (\"todo\"): the goal is a placeholder"),

@@ -13,8 +13,10 @@
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
 //! | `decide` | threads or processes |
+//! | `answers` | what is asked of an answer: schema and length |
 //! | [`error`] | why nothing was started |
 
+mod answers;
 pub mod batch_file;
 pub mod build;
 mod call;
@@ -40,13 +42,14 @@ use delegate_protocol::spec::CrossingError;
 use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
+use answers::{check_schema, schema_of};
 use build::Built;
 use decide::{Lack, Question, decide};
 use routing::{NoProviders, Routed};
 
 pub use build::{Addition, ChildBuilder};
 pub use error::StartError;
-pub use parent::{Endpoint, Parent, Tools};
+pub use parent::{Endpoint, Headroom, Parent, Tools};
 pub use routing::{Providers, Resolved};
 pub use task::{Origin, Task};
 
@@ -100,6 +103,8 @@ pub struct Plan {
 #[derive(Debug, Clone)]
 pub struct Frame {
     parent: Parent,
+    /// An agent delegates, whose context the answers go into.
+    by_agent: bool,
     routed: Routed,
     child_depth: u32,
     role: Role,
@@ -135,7 +140,7 @@ impl Plan {
 
     fn spec_with(&self, index: usize, built: &Built) -> TaskSpec {
         let task = &self.tasks[index];
-        let Frame { parent, routed, child_depth, role } = &self.frame;
+        let Frame { parent, by_agent: _, routed, child_depth, role } = &self.frame;
         let settings = &self.settings;
         let subagent_id = self.ids[index];
         let task_index = subagent_id.task_index();
@@ -165,7 +170,8 @@ impl Plan {
             params: task.params.value().unwrap_or_default(),
             system_prompt: None,
             images: task.images.clone(),
-            output_schema: None,
+            // What cannot be data was refused by `plan`, as for `params`.
+            output_schema: schema_of(task),
             group: task.group.clone(),
             cwd: task.cwd.clone().or_else(|| parent.cwd.clone()),
             workspace_hint: parent.workspaces.first().cloned(),
@@ -286,7 +292,7 @@ pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError>
         .map_err(|source| StartError::NoRoute { source })?;
     // Looked at once: all children of a batch are told the same directory.
     parent.workspaces = parent.workspace().into_iter().collect();
-    Ok(Frame { parent, routed, child_depth, role })
+    Ok(Frame { parent, by_agent: means.parent.is_some(), routed, child_depth, role })
 }
 
 /// Decides. Checks every task, and that every spec survives the line, before anything starts.
@@ -391,6 +397,11 @@ fn check_all(plan: &mut Plan, known: Option<&BTreeSet<&str>>) -> Result<(), Star
     check_blank(&plan.tasks)?;
     for index in 0..plan.tasks.len() {
         check(index, &mut plan.tasks[index], known)?;
+        // Those of `defaults` are all the same: looked at once.
+        let (before, task) = plan.tasks.split_at(index);
+        if before.last().map(|task| &task.output_schema) != task.first().map(|t| &t.output_schema) {
+            check_schema(index, &plan.tasks[index])?;
+        }
     }
     for index in 0..plan.tasks.len() {
         check_crossing(plan, index)?;

@@ -30,6 +30,17 @@ pub struct Tools {
     pub contents: BTreeMap<String, Vec<String>>,
 }
 
+/// What a parent that calls a model has left in its context, in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Headroom {
+    /// Context of its model.
+    pub context_length: u64,
+    /// Size of its last prompt; never the sum over a session.
+    pub last_prompt_tokens: u64,
+    /// Kept free for its next answer.
+    pub output_reserve: u64,
+}
+
 /// What a delegating agent has. The default is a program of its own: depth 0, nothing to inherit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parent {
@@ -62,6 +73,8 @@ pub struct Parent {
     pub cache_ttl: Option<String>,
     /// Whether anybody listens to thinking and tool events.
     pub relay_events: bool,
+    /// What its context has left for the answers; `None`: not known, then only `max_summary_chars` counts.
+    pub headroom: Option<Headroom>,
 }
 
 impl Default for Parent {
@@ -81,6 +94,7 @@ impl Default for Parent {
             container: None,
             cache_ttl: None,
             relay_events: true,
+            headroom: None,
         }
     }
 }

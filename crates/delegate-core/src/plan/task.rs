@@ -27,7 +27,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Parameters, encoded as they cross the line: as a tree they take ten times the memory, and a batch
+/// Parameters (or a schema), encoded as they cross the line: as a tree they take ten times the memory, and a batch
 /// may be long. Clones share them, so those of `defaults` are there once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Params(Result<Option<Arc<[u8]>>, String>);
@@ -83,6 +83,7 @@ pub struct Task {
     pub(crate) toolsets: Option<Vec<String>>,
     pub(crate) traceparent: Option<String>,
     pub(crate) metadata: BTreeMap<String, Value>,
+    pub(crate) output_schema: Params,
     /// Where it was written, for messages about it.
     pub(crate) origin: Option<Origin>,
     /// Where its own limit was written: with it, or in `defaults`.
@@ -104,6 +105,7 @@ impl Task {
             toolsets: None,
             traceparent: None,
             metadata: BTreeMap::new(),
+            output_schema: Params::default(),
             origin: None,
             timeout_origin: None,
         }
@@ -151,6 +153,12 @@ impl Task {
     /// Something opaque to us that the agent gets.
     pub fn metadata(mut self, key: impl Into<String>, value: Value) -> Self {
         self.metadata.insert(key.into(), value);
+        self
+    }
+
+    /// JSON Schema that the answer must meet. One that is malformed refuses the whole batch.
+    pub fn output_schema(mut self, schema: Value) -> Self {
+        self.output_schema = Params::new(&schema);
         self
     }
 

@@ -26,6 +26,7 @@ use super::control::{ControlState, Ended};
 use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
+use super::manifest;
 use crate::collect::Said;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
@@ -171,6 +172,9 @@ impl Loop {
             isolation: self.batch.launcher.isolation().word().to_owned(),
             tasks: task_count(&self.batch.plan),
         });
+        let (run_id, tasks) = (self.batch.run, task_count(&self.batch.plan));
+        let line = manifest::Line::Run { run_id, tasks };
+        manifest::write(&self.batch.store, run_id, self.clock.now(), &line);
         self.step(monitor::Event::Tick);
         while !self.monitor.is_done() {
             self.wait().await;

@@ -8,6 +8,7 @@
 //! | `line` | bytes of a socket, a channel or a pipe |
 //! | `delivery` | events to the consumer, two classes |
 //! | `journal` | events and output to the store |
+//! | `manifest` | begins and ends of a run's children, in a file |
 //! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 //! | `steers` | words to a child: accepted, sent, taken or missed |
@@ -16,6 +17,7 @@
 //! | `feed` | events for whoever watches from outside |
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
+//! | `finalise` | the last look at an answer: schema and length |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -26,10 +28,12 @@ pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;
 pub(crate) mod feed;
+mod finalise;
 pub(crate) mod hooks;
 mod journal;
 mod line;
 pub(crate) mod live;
+mod manifest;
 mod steers;
 mod tool_names;
 

@@ -1,4 +1,5 @@
-//! The files of children: `runs/<run>/<index>/{stdout,stderr,events.jsonl}`, written as the bytes come.
+//! The files of children: `runs/<run>/<index>/{stdout,stderr,events.jsonl}`, and the run's
+//! `runs/<run>/manifest.jsonl`, written as the bytes come.
 //!
 //! Owned by the recorder. Opened on the first byte; a bounded number stays open, so that a thousand
 //! children do not use up the descriptors. Each file has a cap; what is over it, was dropped in the
@@ -65,7 +66,7 @@ impl Files {
             open.note(piece.file.2, piece.dropped_before)?;
         }
         let kept = kept_part(piece, max_bytes.saturating_sub(open.length));
-        if piece.file.2 == Log::Events && !open.line_start && kept > 0 {
+        if matches!(piece.file.2, Log::Events | Log::Manifest) && !open.line_start && kept > 0 {
             open.write(b"\n")?;
         }
         open.write(&piece.bytes[..kept])?;
@@ -98,7 +99,10 @@ impl Files {
         self.clock += 1;
         if !self.open.contains_key(&key) {
             let (run, index, log) = key;
-            let folder = root.join(run.to_string()).join(index.to_string());
+            let mut folder = root.join(run.to_string());
+            if log != Log::Manifest {
+                folder.push(index.to_string());
+            }
             place::private_dir(&folder)?;
             if self.open.len() >= self.max_open {
                 let oldest = self.open.iter().min_by_key(|(_, open)| open.last_used);
@@ -132,7 +136,7 @@ fn kept_part(piece: &Piece, room: u64) -> usize {
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     match (piece.class, piece.file.2) {
         (Class::Lifecycle, _) => piece.bytes.len(),
-        (Class::Progress, Log::Events) if piece.bytes.len() > room => {
+        (Class::Progress, Log::Events | Log::Manifest) if piece.bytes.len() > room => {
             piece.bytes[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
         }
         (Class::Progress, _) => piece.bytes.len().min(room),
@@ -155,7 +159,7 @@ impl Open {
         let break_line = if self.line_start { "" } else { "\n" };
         let note = match log {
             Log::Stdout | Log::Stderr => format!("{break_line}[{bytes} bytes not kept]\n"),
-            Log::Events => {
+            Log::Events | Log::Manifest => {
                 format!("{break_line}{{\"event\":\"delegate.not_kept\",\"bytes\":{bytes}}}\n")
             }
         };

@@ -15,6 +15,9 @@ pub enum Log {
     Stderr,
     /// Its events, one JSON object per line.
     Events,
+    /// The one of the run, not of a child: a JSON object per line for its begin and for each begin and end
+    /// of a child.
+    Manifest,
 }
 
 impl Log {
@@ -25,6 +28,7 @@ impl Log {
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
             Self::Events => "events.jsonl",
+            Self::Manifest => "manifest.jsonl",
         }
     }
 }

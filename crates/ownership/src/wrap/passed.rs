@@ -4,9 +4,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use rustix::io::FdFlags;
 
+use super::terminal;
 use crate::identity::{self, Stat};
 use crate::spawn::Joins;
 use crate::sys::{front, process};
@@ -26,13 +28,36 @@ impl Passed {
         let ignored = mask(&status, "SigIgn") & !pipe;
         let ignored = if front::pipe_was_ignored() { ignored | pipe } else { ignored };
         let blocked = mask(&status, "SigBlk");
-        let group = own_group()?;
-        Ok(Self { numbers: inherited()?, joins: Joins { group, ignored, blocked } })
+        // Asked in the group that we were started in, and only where it has no number.
+        let terminal = match Stat::read(identity::own_pid()) {
+            Some(stat) if stat.group == 0 => terminal::of_session(),
+            Some(_) | None => None,
+        };
+        let shown = terminal.as_ref().is_some_and(terminal::is_shown_to_us);
+        let (group, made_group) = front::group()?;
+        if let Some(terminal) = terminal.filter(|_| shown && made_group) {
+            terminal::show_to(&terminal, rustix::process::getpid());
+        }
+        let joins = Joins { group, ignored, blocked };
+        Ok(Self { numbers: inherited()?, joins })
     }
 
     /// Whether this signal was ignored.
     pub(super) fn ignores(&self, number: i32) -> bool {
         self.joins.ignored >> (number - 1) & 1 == 1
+    }
+
+    /// The file that a report goes to. One that was inherited is written where it stands: opened by its name it would be
+    /// another file, cut off at its start and not appended to.
+    pub(super) fn report(&self, path: &Path) -> io::Result<fs::File> {
+        match number_of(path) {
+            None => fs::File::create(path),
+            Some(number) if self.numbers.contains(&number) => {
+                let fd = process::borrowed(number);
+                Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?.into())
+            }
+            Some(_) => Err(rustix::io::Errno::BADF.into()),
+        }
     }
 
     /// A copy of each, with its number.
@@ -61,23 +86,17 @@ impl Passed {
     }
 }
 
-/// The group of this process, for the program to join. One that was made outside of our pid namespace has no number
-/// in here: then we lead a group of our own, which is shown the terminal if the other one was.
-fn own_group() -> io::Result<i32> {
-    // Not by getpgrp: its number is taken for one that exists.
-    let stat = Stat::read(identity::own_pid()).ok_or(io::ErrorKind::NotFound)?;
-    if stat.group > 0 {
-        return Ok(stat.group);
+/// The descriptor that a path names (man 4 fd).
+fn number_of(path: &Path) -> Option<RawFd> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        path => {
+            let number =
+                ["/dev/fd/", "/proc/self/fd/"].iter().find_map(|dir| path.strip_prefix(dir));
+            number?.parse().ok()
+        }
     }
-    let own = rustix::process::getpid();
-    let terminal = super::terminal::of_session();
-    let shown = terminal.as_ref().is_some_and(super::terminal::is_shown_to_us);
-    // detached-spawn: ok — this process itself, in its session; the program joins it there
-    rustix::process::setpgid(None, None)?;
-    if let Some(terminal) = terminal.filter(|_| shown) {
-        super::terminal::show_to(&terminal, own);
-    }
-    Ok(own.as_raw_nonzero().get())
 }
 
 /// A line of `/proc/PID/status` that holds signals (man 5 proc_pid_status).
@@ -111,6 +130,15 @@ mod tests {
         assert_eq!(mask(status, "SigIgn"), 1 << 63 | 1 << (libc::SIGPIPE - 1));
         assert_eq!(mask(status, "SigCgt"), 0);
         assert_eq!(mask("SigIgn:\tx", "SigIgn"), 0);
+    }
+
+    #[test]
+    fn descriptors_are_known_by_their_paths() {
+        let numbers = ["/dev/fd/3", "/proc/self/fd/12", "/dev/stdout", "/dev/stderr"];
+        assert_eq!(numbers.map(|path| number_of(Path::new(path))), [3, 12, 1, 2].map(Some));
+        for other in ["/dev/fd/x", "/dev/fd/3/x", "/dev/stdin", "/tmp/3", "3", ""] {
+            assert_eq!(number_of(Path::new(other)), None, "{other}");
+        }
     }
 
     #[test]

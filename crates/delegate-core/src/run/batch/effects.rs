@@ -1,5 +1,6 @@
 //! What the loop does: carries out the [`crate::monitor`]'s effects on launchers, lines and the store.
 
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,15 +15,16 @@ use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
 use super::{Active, Incoming, Loop, Owed, send};
-use crate::collect::{self, Said, Subject};
+use crate::collect::{self, Said, Subject, budget};
 use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
+use crate::run::finalise::Finalise;
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
-use crate::run::line;
-use crate::store::spill;
+use crate::run::{line, manifest};
+use crate::store::{Log, spill};
 
 impl Loop {
     pub(super) fn launch(&mut self, index: u32) {
@@ -54,6 +56,8 @@ impl Loop {
                 diagnostic: None,
             },
         );
+        let transcript = self.live_transcript(index);
+        self.note_in_manifest(index, "running", transcript.as_deref());
         let launcher = self.batch.launcher.clone();
         let failure = StartFailure {
             phase: "launch".to_owned(),
@@ -182,6 +186,8 @@ impl Loop {
         let outcome = collect::outcome(subject, &facts, *said);
         self.statuses[index as usize] = outcome.status;
         let trace = if self.hooks.is_some() { outcome.tool_trace.clone() } else { Vec::new() };
+        let transcript = outcome.live_transcript.as_deref();
+        self.note_in_manifest(index, outcome.status.word(), transcript);
         let complete = collect::complete(&outcome);
         let child = self.batch.plan.subagent_id(index as usize);
         let goal = self.batch.plan.tasks[index as usize].goal();
@@ -190,7 +196,7 @@ impl Loop {
         self.completes.insert(index, (complete, trace));
         let (journal, run) = (self.journal(index), self.batch.run);
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
-        let now = self.clock.now();
+        let (now, finalise) = (self.clock.now(), self.finalise(index));
         tokio::task::spawn_local(async move {
             for event in requested.iter().chain([&event]) {
                 if kept {
@@ -200,18 +206,47 @@ impl Loop {
                 }
             }
             let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
-            journal.store.put_outcome(run, outcome, stored);
+            if let Some(outcome) = finalise.carry_out(outcome).await {
+                journal.store.put_outcome(run, outcome, stored);
+            }
         });
     }
 
+    /// What can be followed of a child: the file that whoever built it has named, else its events.
+    fn live_transcript(&self, index: u32) -> Option<PathBuf> {
+        let events = || {
+            let folder = self.batch.store.child_dir(self.batch.run, index)?;
+            Some(folder.join(Log::Events.file_name()))
+        };
+        self.batch.plan.live_transcript(index as usize).or_else(events)
+    }
+
+    fn note_in_manifest(&self, index: u32, status: &str, live_transcript: Option<&Path>) {
+        let subagent_id = self.batch.plan.subagent_id(index as usize);
+        let line =
+            manifest::Line::Child { task_index: index, subagent_id, status, live_transcript };
+        manifest::write(&self.batch.store, self.batch.run, self.clock.now(), &line);
+    }
+
+    fn finalise(&self, index: u32) -> Finalise {
+        let (plan, store) = (&self.batch.plan, &self.batch.store);
+        let cap = budget::cap(plan.summary_ceiling(), plan.headroom(), plan.tasks.len() as u64);
+        Finalise {
+            schema: plan.output_schema(index as usize),
+            cap,
+            folder: store.child_dir(self.batch.run, index),
+        }
+    }
+
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
-        let plan = &self.batch.plan;
-        let task = &plan.tasks[index as usize];
         let active = self.active.get_mut(&index);
         let (start_failure, diagnostic) =
             active.map_or((None, None), |a| (a.start_failure.take(), a.diagnostic.take()));
         let kept = launched || start_failure.is_some();
-        let logs = kept.then(|| self.batch.store.child_dir(self.batch.run, index)).flatten();
+        let live_transcript = self.live_transcript(index).filter(|_| kept);
+        let (plan, store) = (&self.batch.plan, &self.batch.store);
+        let task = &plan.tasks[index as usize];
+        let logs = kept.then(|| store.child_dir(self.batch.run, index)).flatten();
         Subject {
             missed: self.batch.control.missed(index),
             task_index: index,
@@ -223,6 +258,7 @@ impl Loop {
             logs,
             start_failure,
             diagnostic,
+            live_transcript,
         }
     }
 

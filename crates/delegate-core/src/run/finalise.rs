@@ -1,0 +1,162 @@
+//! The last look at an outcome before it is stored: whether the answer meets its schema, whatever the child
+//! says of that, and whether it fits into what its parent takes. Blocks (files, a large schema), so it runs
+//! on a thread for that; a bug in here is a note and not a lost outcome.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use delegate_child::schema::{MAX_CHECKED_BYTES, Schema};
+use delegate_protocol::{Outcome, Status, Value};
+
+use crate::collect::budget;
+
+/// Its name in the child's folder.
+const FILE: &str = "summary.txt";
+
+/// What is asked of an answer.
+#[derive(Debug)]
+pub(super) struct Finalise {
+    pub(super) schema: Option<Value>,
+    /// Characters.
+    pub(super) cap: Option<u64>,
+    /// The child's folder; `None` where nothing can be kept.
+    pub(super) folder: Option<PathBuf>,
+}
+
+impl Finalise {
+    /// Carries it out.
+    pub(super) async fn carry_out(self, outcome: Outcome) -> Option<Outcome> {
+        let over = |cap| outcome.summary.as_ref().is_some_and(|text| text.len() as u64 > cap);
+        let told = outcome.schema_valid.is_some();
+        if self.schema.is_none() && !told && !self.cap.is_some_and(over) {
+            return Some(outcome);
+        }
+        let work = move || {
+            let mut outcome = outcome;
+            if catch_unwind(AssertUnwindSafe(|| self.apply(&mut outcome))).is_err() {
+                tracing::error!(target: "delegate::run", "the last look at an outcome has panicked");
+                outcome.notes.push("its answer was not looked at: a bug of ours".to_owned());
+            }
+            outcome
+        };
+        // Only a runtime that is shut down gives none.
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+
+    fn apply(&self, outcome: &mut Outcome) {
+        self.check(outcome);
+        if let Some(cap) = self.cap
+            && let Err(error) = self.cut(outcome, cap)
+        {
+            // Too long is better than lost.
+            outcome.notes.push(format!(
+                "its answer is over max_summary_chars, and stays so: the whole could not be kept ({error})"
+            ));
+        }
+    }
+
+    /// The parent's own check. The child's word counts for nothing but how often its agent was asked.
+    fn check(&self, outcome: &mut Outcome) {
+        let retries = outcome.schema_retries.take().unwrap_or_default().min(1);
+        let note = outcome.schema_note.take();
+        outcome.schema_valid = None;
+        outcome.schema_errors.clear();
+        let Some(schema) = &self.schema else { return };
+        outcome.schema_retries = Some(retries);
+        if outcome.status != Status::Completed {
+            let status = outcome.status.word();
+            outcome.schema_note =
+                Some(format!("there is no answer to check: its status is {status}"));
+            return;
+        }
+        match Schema::compile(schema)
+            .map_err(|error| error.to_string())
+            .and_then(|schema| Ok(schema.check(&whole(outcome)?)))
+        {
+            Ok(Ok(())) => outcome.schema_valid = Some(true),
+            Ok(Err(errors)) => {
+                outcome.schema_valid = Some(false);
+                outcome.schema_errors = errors;
+                let asked = if retries == 0 { "was not asked" } else { "was asked" };
+                outcome.schema_note = note.or_else(|| {
+                    Some(format!("the answer does not meet output_schema; its agent {asked} again"))
+                });
+            }
+            Err(why) => outcome.schema_note = Some(format!("the answer was not checked: {why}")),
+        }
+    }
+
+    fn cut(&self, outcome: &mut Outcome, cap: u64) -> io::Result<()> {
+        let Some(text) = &outcome.summary else { return Ok(()) };
+        let Some(mut cut) = budget::cut(text, cap) else { return Ok(()) };
+        let (path, tail, whole) = match &outcome.result_path {
+            Some(path) => {
+                // The summary is the head of what is in that file.
+                let (tail, whole) = tail_of(path, cap)?;
+                (path.clone(), tail, whole)
+            }
+            None => (self.keep(text)?, text[cut.tail..].to_owned(), text.len() as u64),
+        };
+        let text = &text[..cut.head];
+        cut.line = budget::line_after(text);
+        let left_out = whole.saturating_sub((text.len() + tail.len()) as u64);
+        let (gap, footer) = (budget::gap(left_out), budget::footer(&path, cut.line));
+        outcome.summary = Some(format!("{text}{gap}{tail}{footer}"));
+        outcome.summary_truncated = true;
+        outcome.summary_full_path = Some(path);
+        Ok(())
+    }
+
+    /// Writes the whole text. A file or a link that lies there already is not touched and not followed.
+    fn keep(&self, text: &str) -> io::Result<PathBuf> {
+        let no_folder = || io::Error::new(io::ErrorKind::NotFound, "there is no folder for it");
+        let folder = self.folder.as_ref().ok_or_else(no_folder)?;
+        let mut builder = DirBuilder::new();
+        std::os::unix::fs::DirBuilderExt::mode(builder.recursive(true), 0o700);
+        builder.create(folder)?;
+        let path = folder.join(FILE);
+        let mut options = OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::mode(options.write(true).create_new(true), 0o600);
+        let mut file = options.open(&path)?;
+        if let Err(error) = file.write_all(text.as_bytes()) {
+            // Half a file must not pass for the whole.
+            drop(file);
+            std::fs::remove_file(&path)?;
+            return Err(error);
+        }
+        Ok(path)
+    }
+}
+
+/// The whole answer, where it may be checked.
+fn whole(outcome: &Outcome) -> Result<String, String> {
+    let Some(path) = &outcome.result_path else {
+        return Ok(outcome.summary.clone().unwrap_or_default());
+    };
+    let bytes = outcome.result_bytes.unwrap_or(u64::MAX);
+    if bytes > MAX_CHECKED_BYTES {
+        return Err(format!("it has {bytes} bytes, at most {MAX_CHECKED_BYTES} are checked"));
+    }
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The tail of a file that is over the cap, and the file's length.
+fn tail_of(path: &Path, cap: u64) -> io::Result<(String, u64)> {
+    let cap = usize::try_from(cap).unwrap_or(usize::MAX);
+    let chars = cap - budget::head_chars(cap);
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    // A character has four bytes at most.
+    let most = (chars as u64).saturating_mul(4).min(length);
+    file.seek(SeekFrom::Start(length - most))?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok((text[budget::tail_start(&text, chars)..].to_owned(), length))
+}
+
+#[cfg(test)]
+#[path = "finalise_tests.rs"]
+mod tests;
