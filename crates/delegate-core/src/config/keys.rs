@@ -179,7 +179,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 29] = [
+pub(crate) const KEYS: [KeyInfo; 30] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
