@@ -305,6 +305,7 @@ impl Agent {
         command.env("PROGRAMS", &tools.programs).env("SERVICE", &tools.service);
         command.env("AS", tools.become_other).env("AGENT_INPUT", row.input);
         command.env("AGENT_GRACE_MS", row.grace.to_string());
+        command.env("AGENT_CONTAINMENT", case.tier.containment().word());
         command.env("BESIDE", dir.with_file_name("beside"));
         command.env("npm_config_update_notifier", "false").env("NO_COLOR", "1");
         // State of the command goes where the case goes.

@@ -112,6 +112,10 @@ fn show(wanted: Wanted) -> Result<ExitCode, String> {
     if let Some(why) = outside::no_namespace() {
         return Err(format!("no pid namespace may be made here ({why}); nothing was run"));
     }
+    if let Some(why) = wanted.tier.refusal() {
+        let tier = wanted.tier.name();
+        return Err(format!("no {tier} can be had here ({why}); nothing was run"));
+    }
     let tools = Tools::find()?;
     let (mut rows, mut skipped) = (Vec::new(), Vec::new());
     for row in wanted.rows {

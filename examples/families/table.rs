@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ownership::{Containment, Machine};
 use serde::{Deserialize, Serialize};
 
 use crate::miniatures::{self, EXCEPTIONS};
@@ -71,22 +72,39 @@ impl Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Subreaper,
+    Cgroup,
 }
 
 impl Tier {
-    pub(crate) const ALL: [Self; 1] = [Self::Subreaper];
+    pub(crate) const ALL: [Self; 2] = [Self::Subreaper, Self::Cgroup];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Subreaper => "subreaper",
+            Self::Cgroup => "cgroup",
         }
     }
 
-    /// What says so to `delegate own`; nothing while there is one tier.
-    pub(crate) fn words(self) -> &'static [&'static str] {
+    /// What says so to `delegate own`.
+    pub(crate) fn words(self) -> [&'static str; 2] {
+        ["--containment", self.name()]
+    }
+
+    /// What says so to an owner.
+    pub(crate) fn containment(self) -> Containment {
         match self {
-            Self::Subreaper => &[],
+            Self::Subreaper => Containment::Subreaper,
+            Self::Cgroup => Containment::Cgroup,
         }
+    }
+
+    /// Why it cannot be had here.
+    pub(crate) fn refusal(self) -> Option<String> {
+        let tier = match self {
+            Self::Subreaper => ownership::containment::Tier::Subreaper,
+            Self::Cgroup => ownership::containment::Tier::Cgroup,
+        };
+        Machine::look().refusal(tier).map(|why| why.to_string())
     }
 }
 

@@ -18,7 +18,8 @@
 //! ended, `DIR/ended`. The line `exit` on stdin is a clean exit: TERM to each launcher that it still knows, and an
 //! end with code 0. At `again` it executes itself and writes `DIR/again`. The end of stdin alone says nothing.
 //!
-//! With `--owned` it starts the same over [`ownership::Owner`] with a grace of `AGENT_GRACE_MS`, and exits without ending anything.
+//! With `--owned` it starts the same over [`ownership::Owner`] with a grace of `AGENT_GRACE_MS` and
+//! the containment of `AGENT_CONTAINMENT`, and exits without ending anything.
 #![expect(clippy::disallowed_methods, reason = "a program that knows nothing of us")]
 
 use std::fs::File;
@@ -49,7 +50,11 @@ fn main() -> ExitCode {
     }
     let owner = args
         .next_if(|arg| arg == "--owned")
-        .map(|_| Owner::new(Program::current().expect("this program"), Vec::new()));
+        .map(|_| Owner::new(Program::current().expect("this program"), Vec::new()))
+        .map(|owner| {
+            let asked = std::env::var("AGENT_CONTAINMENT").unwrap_or_default().parse();
+            owner.with_containment(asked.unwrap_or_default())
+        });
     tell(&dir, "agent", &std::process::id().to_string());
     let mut held = Vec::new();
     let mut inputs = Vec::new();

@@ -140,6 +140,9 @@ pub(crate) struct RunArgs {
     /// Where each task runs [default: as configured, else process]
     #[arg(long, value_enum)]
     pub(crate) isolation: Option<IsolationArg>,
+    /// What holds each child together: auto, subreaper or cgroup [default: as configured, else auto]
+    #[arg(long, value_name = "TIER")]
+    pub(crate) containment: Option<ownership::Containment>,
     /// Children that run at once; the rest wait in order
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) jobs: Option<u32>,

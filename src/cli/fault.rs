@@ -111,6 +111,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::Crossing { .. } => "cannot_cross",
         StartError::InvalidTask { .. } => "invalid_task",
         StartError::Unsupported { .. } => "unsupported",
+        StartError::NoContainment { .. } => "no_containment",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",
         StartError::Paused => "paused",

@@ -2,12 +2,19 @@
 //! exit codes that such commands have.
 
 use std::ffi::OsString;
+#[cfg(target_os = "linux")]
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
+#[cfg(target_os = "linux")]
+use delegate_core::config;
 use delegate_core::config::duration;
+use ownership::Containment;
+#[cfg(target_os = "linux")]
+use ownership::keep::Rules;
 
 use crate::cli::Context;
 use crate::cli::exit::Exit;
@@ -21,6 +28,8 @@ const FAILED: u8 = 125;
   delegate own -- npm run dev
   delegate own --grace 10s -- ./server --port 8080
   delegate wrap --report /dev/fd/3 -- agent 3>ended.json
+  delegate own --keep tmux,ssh-agent -- agent
+  delegate own --list-rules
 
 Terminal, signals, streams and everything else that a program finds pass through. When it ends, in whatever way, what
 it has left is ended too; the same when this command is killed or its terminal is closed.
@@ -34,13 +43,22 @@ pub(crate) struct OwnArgs {
     /// Write what was ended to this file, as one JSON object
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     report: Option<PathBuf>,
+    /// Let live what these rules keep (see --list-rules), with all that stands below it; nothing by default
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    keep: Vec<String>,
+    /// Show all rules: what each keeps, what is checked, and why
+    #[arg(long)]
+    list_rules: bool,
+    /// What holds the tree together: auto, subreaper or cgroup
+    #[arg(long, value_name = "TIER", default_value = "auto")]
+    containment: Containment,
     /// Do not say what was ended
     #[arg(short, long)]
     quiet: bool,
     /// The program, by name or path, and its arguments
     #[arg(
         value_name = "PROGRAM",
-        required = true,
+        required_unless_present = "list_rules",
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
@@ -55,20 +73,67 @@ fn parse_grace(text: &str) -> Result<Duration, String> {
 /// Runs it to its end.
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: &OwnArgs, context: &Context) -> ExitCode {
+    let rules = match rules(context) {
+        Ok(rules) => rules,
+        Err(why) => return wrong(&why),
+    };
+    if args.list_rules {
+        let listed = super::write_out(|to| write!(to, "{rules}"));
+        return if listed.is_ok() { ExitCode::SUCCESS } else { FAILED.into() };
+    }
+    let kept = match rules.named(args.keep.iter().map(String::as_str)) {
+        Ok(kept) => kept,
+        Err(name) => {
+            return wrong(&format!(
+                "there is no rule {name:?}; delegate own --list-rules shows them"
+            ));
+        }
+    };
     let mut words = args.command.iter().cloned();
     let Some(program) = words.next() else { return FAILED.into() };
     ownership::wrap::Wrap::new("own", program, words.collect())
         .grace(args.grace)
         .quiet(args.quiet)
         .report_to(args.report.clone())
+        .keep(kept, rules)
+        .containment(args.containment)
         .ledger(Some(context.state_dir.join("ledger.sqlite")))
         .run()
+}
+
+/// The file of a person's own rules, in the directory of that person's configuration.
+#[cfg(target_os = "linux")]
+const RULES: &str = "keep.rules";
+
+/// Those that ship, and the person's own.
+#[cfg(target_os = "linux")]
+fn rules(context: &Context) -> Result<Rules, String> {
+    let shipped = Rules::shipped();
+    let Some(path) = config::user_dir(&context.env).map(|dir| dir.join(RULES)) else {
+        return Ok(shipped);
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => match Rules::parse(&text) {
+            Ok(own) => Ok(shipped.and(own)),
+            Err(bad) => Err(format!("{}, {bad}", path.display())),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(shipped),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn wrong(what: &str) -> ExitCode {
+    // Where standard error is closed there is nobody to tell.
+    drop(writeln!(std::io::stderr().lock(), "own: {what}; nothing was started"));
+    FAILED.into()
 }
 
 /// There is nothing that could own it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(args: &OwnArgs, _context: &Context) -> ExitCode {
-    let _ = (&args.grace, &args.report, args.quiet, &args.command);
+    let _ = (&args.grace, &args.report, args.quiet, &args.command, &args.keep, args.list_rules);
+    let _ = args.containment;
     crate::cli::warn("owned processes are not supported on this system; nothing was started");
     FAILED.into()
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 
 use crate::rig::{DELEGATE, Rig, Said};
+use crate::support::wait_for;
 
 #[test]
 fn a_program_ends_as_without_own_and_leaves_nothing() {
@@ -53,6 +54,102 @@ fn what_is_run_is_in_the_ledger_and_in_a_report() {
     let row = &ownership::ledger::history(&ledger, 1).unwrap()[0];
     assert_eq!((&*row.purpose, &*row.executable), ("own", "sh"));
     assert_eq!(row.end, Some(ownership::ledger::End::Exited(ownership::ExitStatus::Code(3))));
+}
+
+/// A person's own rules add to those that ship; what is wrong in them is said with its place.
+#[test]
+fn rules_are_listed_added_and_refused() {
+    let rig = Rig::new();
+    let config = rig.path("config");
+    let own = |args: &[&str]| {
+        let mut command = rig.program(DELEGATE);
+        command.arg("own").args(args).env("XDG_CONFIG_HOME", &config);
+        Said::of(command.output().unwrap())
+    };
+    assert!(own(&["--list-rules"]).out.contains("[tmux]\nprogram  tmux\n"));
+    let refused = own(&["--keep", "mine", "--", "true"]);
+    assert_eq!(refused.code, Some(125));
+    assert!(refused.err.contains("there is no rule \"mine\""), "{}", refused.err);
+    let rules = "[mine]\nprogram  node\nneeds    session socket\nwhy      an index\n";
+    rig.file("config/delegate/keep.rules", rules);
+    let listed = own(&["--list-rules"]).out;
+    assert!(listed.contains("[mine]\n") && listed.contains("[ssh-agent]"), "{listed}");
+    assert_eq!(own(&["--keep", "mine,tmux", "--", "true"]).code, Some(0));
+    rig.file("config/delegate/keep.rules", "[mine]\nprogram node\nwhy x\n");
+    let refused = own(&["--list-rules"]);
+    assert_eq!(refused.code, Some(125));
+    assert!(refused.err.contains("keep.rules, line 1: [mine] would keep by name alone"));
+}
+
+/// A tmux server that a rule has kept, its front killed: `ps` says why it lives, and the janitor leaves it alone with
+/// what stands below it. Without the rule it is gone.
+#[test]
+fn what_was_kept_is_accounted_for() {
+    let tmux = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .any(|dir| dir.join("tmux").exists());
+    if !tmux {
+        eprintln!("SKIPPED: TMUX IS NOT INSTALLED HERE");
+        return;
+    }
+    for kept in [true, false] {
+        let rig = Rig::new();
+        let socket = rig.path("tmux").display().to_string();
+        let run = |args: &[&str]| {
+            let mut command = std::process::Command::new("tmux");
+            Said::of(command.args(["-S", &socket]).args(args).output().unwrap())
+        };
+        let script = format!(
+            "tmux -S {socket} -f /dev/null new-session -d 'exec sleep 600'; touch started; \
+             exec sleep 600"
+        );
+        let keep = if kept { &["--keep", "tmux"][..] } else { &[] };
+        let mut command = rig.program(DELEGATE);
+        command.arg("own").args(keep).args(["--grace", "1s", "--", "sh", "-c", &script]);
+        let mut front = command.current_dir(rig.path("")).env_remove("TMUX").spawn().unwrap();
+        wait_for("the server", || rig.path("started").exists().then_some(()));
+        let server = run(&["display-message", "-p", "#{pid}"]).out.trim().to_owned();
+        front.kill().unwrap();
+        front.wait().unwrap();
+        wait_for("the guards are gone", || {
+            let said = rig.run(["ps", "--json"]).out;
+            (!said.contains("\"guarded\"") && !said.contains("\"degraded\"")).then_some(())
+        });
+        let listed = rig.run(["ps"]).out;
+        assert_eq!(run(&["list-sessions"]).code == Some(0), kept, "{listed}");
+        assert_eq!(listed.contains("exempt: --keep tmux"), kept, "{listed}");
+        assert!(!listed.contains("left-over"), "{listed}");
+        let found = rig.run(["janitor", "--kill"]);
+        assert_eq!(run(&["list-sessions"]).code == Some(0), kept, "{}{}", found.out, found.err);
+        assert!(!server.is_empty());
+        run(&["kill-server"]);
+    }
+}
+
+#[test]
+fn a_containment_is_kept_or_refused() {
+    let rig = Rig::new();
+    let seen = |tier: &str| {
+        let said = rig.run(["own", "--containment", tier, "--", "cat", "/proc/self/cgroup"]);
+        (said.code, said.out.contains("/ownership-"))
+    };
+    assert_eq!(seen("subreaper"), (Some(0), false));
+    let can = ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup).is_none();
+    let (code, celled) = seen("cgroup");
+    assert_eq!((code, celled), if can { (Some(0), true) } else { (Some(125), false) });
+    assert_eq!(rig.run(["own", "--containment", "strong", "true"]).code, Some(125));
+    let file = rig.batch("b.yaml", &["true"]);
+    let dry = |tier: &str| rig.run(["run", file, "--containment", tier, "--dry-run", "--explain"]);
+    let said = dry("subreaper");
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(said.out.contains("subreaper"), "{}", said.out);
+    assert_eq!(dry("cgroup").code, Some(if can { 0 } else { 2 }));
+    assert_eq!(dry("strong").code, Some(2));
+    for tier in ["subreaper", "cgroup"] {
+        let script = "grep 0:: /proc/self/cgroup > seen";
+        let seen = rig.run(["run", rig.batch("c.yaml", &[script]), "--containment", tier]);
+        let wanted = if tier == "subreaper" || can { 0 } else { 2 };
+        assert_eq!(seen.code, Some(wanted), "{}", seen.err);
+    }
 }
 
 /// `delegate shim` with these folders in `PATH`.

@@ -29,7 +29,7 @@ fn run(what: &str, command: &mut Command) -> Option<Vec<Value>> {
     drop(turn);
     let Output { status, stdout, stderr } = output;
     let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    if error.contains("no pid namespace") {
+    if error.contains("no pid namespace") || error.contains("no cgroup can be had") {
         loudly(&format!("{what} SKIPPED: {}", error.trim()));
         return None;
     }
@@ -86,6 +86,18 @@ fn miniatures_end_as_expected() {
     let Some(cases) = run("miniatures", families().arg("--miniatures")) else { return };
     assert_faultless(&cases);
     assert!(cases.len() >= 15 * 3, "only {} cases", cases.len());
+}
+
+/// Both again where a cgroup holds the trees.
+#[test]
+fn families_and_miniatures_end_on_the_cgroup_tier() {
+    for what in [&[][..], &["--miniatures"]] {
+        let mut command = families();
+        command.args(what).args(["--tier", "cgroup"]);
+        let Some(cases) = run("cgroup tier", &mut command) else { return };
+        assert_faultless(&cases);
+        assert!(cases.len() >= 42, "only {} cases", cases.len());
+    }
 }
 
 /// Negative control: with the mechanism off the same harness sees the daemon that escapes. The parent of a

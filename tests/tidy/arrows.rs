@@ -45,7 +45,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
-            &["cgroup"],
+            &["cgroup", "keep"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order"],

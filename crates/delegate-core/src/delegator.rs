@@ -147,12 +147,18 @@ impl Builder {
     /// [`StartError`], for instance when processes are asked for and this program cannot be a worker.
     pub fn build(self) -> Result<Delegator, StartError> {
         let worker = worker_program(self.isolation, &self.settings)?;
+        check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
             worker.map(|worker| WorkerProgram { owner: records.kept_by(worker.owner), ..worker });
+        // What a child starts itself is held as it is.
+        let worker = worker.map(|worker| {
+            let owner = worker.owner.with_containment(self.settings.containment);
+            WorkerProgram { owner, ..worker }
+        });
         let batches = start_loop()?;
         let inner = Inner {
             settings: self.settings,
@@ -183,6 +189,17 @@ impl Drop for Inner {
 
 /// The worker program where processes may be used. Where they are required and there is none, that
 /// is an error now and not at the first spawn.
+/// Whether it can be had where it was asked for by name. The best that there is always can.
+fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
+    if asked != ownership::Containment::Cgroup {
+        return Ok(());
+    }
+    match ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup) {
+        None => Ok(()),
+        Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
+    }
+}
+
 fn worker_program(
     asked: Option<Isolation>,
     settings: &Settings,
@@ -333,6 +350,7 @@ impl Delegator {
 
     fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
+        check_containment(plan.settings.containment)?;
         let inner = &self.inner;
         if inner.live.is_paused() {
             return Err(StartError::Paused);

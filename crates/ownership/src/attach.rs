@@ -100,7 +100,7 @@ pub(crate) fn start_guards(
     program: &Program,
     args: &[OsString],
     numbers: RoleNumbers,
-    (journal, containment): (Option<&Path>, &str),
+    (journal, containment, keep): (Option<&Path>, &str, Option<&str>),
 ) -> Result<OwnedFd, SpawnError> {
     let failed = |detail: &str| {
         let detail = detail.to_owned();
@@ -119,7 +119,7 @@ pub(crate) fn start_guards(
     let mut argv = vec![b"warden".to_vec(), numbers.argument(KEEPER_ROLE).into_bytes()];
     argv.extend(args.iter().map(|arg| arg.as_bytes().to_vec()));
     let given = [theirs.as_fd(), handle.as_fd()];
-    let kept = (journal, containment, numbers.stand);
+    let kept = (journal, containment, keep, numbers.stand);
     let stage =
         launch::start_stage(program, &argv, given, kept, null.as_fd()).map_err(|failure| {
             SpawnError {

@@ -49,6 +49,8 @@ pub(crate) struct Client {
     containment: OnceLock<Containment>,
     /// Whether they leave alone what dead owners left in cgroups.
     leaves_stale: OnceLock<()>,
+    /// Rules of what its guards keep.
+    keep: OnceLock<String>,
     state: Mutex<State>,
     /// The end of [`State::handing_over`].
     handed_over: Condvar,
@@ -111,9 +113,8 @@ impl Client {
     fn with(source: Source, given: Option<OwnedFd>, number: u64) -> Arc<Self> {
         let state = State { given, ..State::default() };
         let (process, journal) = (identity::own_pid(), OnceLock::new());
-        let (containment, leaves_stale, state) =
-            (OnceLock::new(), OnceLock::new(), Mutex::new(state));
-        let handed_over = Condvar::new();
+        let (containment, leaves_stale) = (OnceLock::new(), OnceLock::new());
+        let (keep, state, handed_over) = (OnceLock::new(), Mutex::new(state), Condvar::new());
         Arc::new(Self {
             process,
             number,
@@ -121,6 +122,7 @@ impl Client {
             journal,
             containment,
             leaves_stale,
+            keep,
             state,
             handed_over,
         })
@@ -137,6 +139,11 @@ impl Client {
     /// Guards that are started from now on hold scopes together with this. The first one stays.
     pub(crate) fn contain(&self, containment: Containment) {
         let _ = self.containment.set(containment);
+    }
+
+    /// Guards that are started from now on keep what these rules say. The first ones stay.
+    pub(crate) fn keep(&self, rules: String) {
+        drop(self.keep.set(rules));
     }
 
     /// Guards that are started from now on leave alone what dead owners left in cgroups.
@@ -275,7 +282,7 @@ impl Client {
                 let (before, owner) = (state.generation, self.number);
                 let numbers = RoleNumbers { before, owner, stand: *stand };
                 let containment = self.containment();
-                let kept = (journal, containment.as_str());
+                let kept = (journal, containment.as_str(), self.keep.get().map(String::as_str));
                 attach(|| start_guards(program, args, numbers, kept))?
             }
             Source::Given => attach_given(state.given.take().ok_or_else(|| {
@@ -454,6 +461,7 @@ mod tests {
             journal: OnceLock::new(),
             containment: OnceLock::new(),
             leaves_stale: OnceLock::new(),
+            keep: OnceLock::new(),
             state: Mutex::default(),
             handed_over: Condvar::new(),
         };

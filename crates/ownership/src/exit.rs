@@ -77,6 +77,9 @@ pub struct Emptied {
     pub left: Vec<Process>,
     /// How many were let live by [`Leftovers::Report`](crate::Leftovers) or `Keep`. They end with the owner.
     pub kept: u32,
+    /// What was let go because a rule keeps it ([`crate::keep`]), with the rule's name; at most 16. It does not end
+    /// with the owner.
+    pub spared: Vec<(Process, String)>,
     /// What became of the release command, where there is one ([`Spawn::release`](crate::Spawn::release)).
     /// `None` while `left` or `kept` say that something is there: it is run when that is gone.
     pub release: Option<Released>,

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::identity::Identity;
 
-pub use self::codec::{Contents, Event, Guard, RECORD_BYTES, Record, Why, read};
+pub use self::codec::{Contents, Event, Guard, RECORD_BYTES, Record, RuleName, Why, read};
 #[cfg(feature = "ledger")]
 pub(crate) use self::finished::{Finished, Waits, files, owner_of_name, waits};
 

@@ -30,6 +30,9 @@ pub(crate) const CONTAINMENT: &str = "OWNERSHIP_CONTAINMENT";
 /// What dead owners left in cgroups is not the guards' to end.
 pub(crate) const LEAVES_STALE: &str = "+leave";
 
+/// Variable in the environment of guards, and of nobody else: the rules of what they are to keep ([`crate::keep`]).
+pub(crate) const KEEP: &str = "OWNERSHIP_KEEP";
+
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -108,13 +111,15 @@ pub(crate) fn start_stage(
     program: &Program,
     argv: &[Vec<u8>],
     [control, owner]: [BorrowedFd<'_>; 2],
-    (journal, containment, stand): (Option<&Path>, &str, Stand),
+    (journal, containment, keep, stand): (Option<&Path>, &str, Option<&str>, Stand),
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let inherited = std::env::vars_os().filter(|(key, _)| key != JOURNAL && key != CONTAINMENT);
+    let ours = |key: &std::ffi::OsString| [JOURNAL, CONTAINMENT, KEEP].iter().any(|own| key == own);
+    let inherited = std::env::vars_os().filter(|(key, _)| !ours(key));
     let containment = (CONTAINMENT.into(), containment.into());
     let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
-    let env = entries(inherited.chain(journal).chain([containment]));
+    let keep = keep.map(|rules| (KEEP.into(), rules.into()));
+    let env = entries(inherited.chain(journal).chain(keep).chain([containment]));
     let paths = match &program.kind {
         Kind::Named(name) => terminated(&candidates(name.as_bytes(), path_of(&env)))?,
         Kind::Open(_) => Vec::new(),

@@ -19,6 +19,8 @@ pub mod inherit;
 pub mod janitor;
 #[cfg(target_os = "linux")]
 pub mod journal;
+#[cfg(target_os = "linux")]
+pub mod keep;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod ledger;
 pub mod owner;

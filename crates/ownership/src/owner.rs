@@ -103,6 +103,17 @@ impl Owner {
         self
     }
 
+    /// Guards that are started from now on let live what these rules keep ([`crate::keep`]). All clones of an owner have
+    /// the same guards, so the first ones stay.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub(crate) fn with_kept(self, rules: &crate::keep::Rules) -> Self {
+        if !rules.is_empty() {
+            self.client.keep(rules.to_string());
+        }
+        self
+    }
+
     /// Starts a process. Blocks until it was executed or has failed.
     ///
     /// `on_event` is called on this owner's reader thread, in order, for everything that happens to

@@ -18,7 +18,7 @@ use bytes::{Reader, Writer};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).

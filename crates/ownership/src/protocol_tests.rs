@@ -103,9 +103,11 @@ prop_compose! {
         leftovers in processes(),
         left in processes(),
         kept in any::<u32>(),
+        spared in prop::collection::vec((any::<u32>(), "[a-z ]{0,15}", "[a-z-]{1,12}"), 0..4),
         release in prop::option::of(released()),
     ) -> Emptied {
-        Emptied { leftovers, leftover_count, left, kept, release }
+        let spared = spared.into_iter().map(|(pid, name, rule)| (Process { pid, name }, rule));
+        Emptied { leftovers, leftover_count, left, kept, spared: spared.collect(), release }
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct Scope {
     /// What was found after the root was dead.
     pub(crate) leftovers: Vec<Process>,
     pub(crate) leftover_count: u32,
+    /// What a rule has let go, with its name.
+    pub(crate) spared: Vec<(Process, String)>,
     /// What becomes of what its root leaves.
     pub(crate) policy: Leftovers,
     pub(crate) release: Release,
@@ -99,6 +101,7 @@ impl Scope {
             ladder: None,
             leftovers: Vec::new(),
             leftover_count: 0,
+            spared: Vec::new(),
             policy: Leftovers::Kill,
             release: Release::None,
             releases: false,
@@ -140,6 +143,14 @@ impl Scope {
         let room = MAX_NAMED.saturating_sub(self.leftovers.len());
         self.leftovers.extend(found.into_iter().take(room));
     }
+
+    pub(crate) fn note_spared(&mut self, process: Process, rule: &str) {
+        // Of a parent that died in between it may be met again.
+        let known = self.spared.iter().any(|(known, _)| known.pid == process.pid);
+        if self.spared.len() < MAX_NAMED && !known {
+            self.spared.push((process, rule.to_owned()));
+        }
+    }
 }
 
 /// All scopes.
@@ -148,6 +159,8 @@ pub(crate) struct Registry {
     scopes: BTreeMap<ScopeId, Scope>,
     roots: BTreeMap<Pid, ScopeId>,
     orphans: BTreeMap<Pid, Vec<ScopeId>>,
+    /// Children of ours that were let go: nobody's any more, and not reaped while they live.
+    spared: BTreeSet<Pid>,
     next: u64,
 }
 
@@ -159,6 +172,7 @@ impl Registry {
             scopes: BTreeMap::from([(ScopeId::ALL, all)]),
             roots: BTreeMap::new(),
             orphans: BTreeMap::new(),
+            spared: BTreeSet::new(),
             next: first,
         }
     }
@@ -242,8 +256,31 @@ impl Registry {
         Some(scope)
     }
 
+    /// The orphan `pid` is let go; the scopes that it was held against.
+    pub(crate) fn spare(&mut self, pid: Pid) -> Vec<ScopeId> {
+        let scopes = self.orphan_died(pid);
+        self.spared.insert(pid);
+        scopes
+    }
+
+    /// Whether this is a child that was left to us.
+    pub(crate) fn is_orphan(&self, pid: Pid) -> bool {
+        self.orphans.contains_key(&pid)
+    }
+
+    /// Whether this child of ours was let go.
+    pub(crate) fn is_spared(&self, pid: Pid) -> bool {
+        self.spared.contains(&pid)
+    }
+
+    /// Whether any child of ours was let go.
+    pub(crate) fn has_spared(&self) -> bool {
+        !self.spared.is_empty()
+    }
+
     /// The orphan `pid` is dead; the scopes that it was held against.
     pub(crate) fn orphan_died(&mut self, pid: Pid) -> Vec<ScopeId> {
+        self.spared.remove(&pid);
         let scopes = self.orphans.remove(&pid).unwrap_or_default();
         for scope in &scopes {
             if let Some(scope) = self.scopes.get_mut(scope) {
@@ -264,7 +301,7 @@ impl Registry {
 
     /// Whether this child of ours is one that we started or recorded.
     pub(crate) fn knows(&self, pid: Pid) -> bool {
-        self.roots.contains_key(&pid) || self.orphans.contains_key(&pid)
+        self.roots.contains_key(&pid) || self.orphans.contains_key(&pid) || self.is_spared(pid)
     }
 
     /// Every child that we started.

@@ -56,6 +56,9 @@ pub(crate) enum Event {
     },
     /// What a walk of this scope met for the first time.
     Found { scope: ScopeId, members: Vec<Process> },
+    /// A rule keeps this process, which is let go. An orphan of ours, or one of a scope whose processes are no
+    /// children of ours.
+    Spared { scope: ScopeId, process: Process, rule: String },
     /// What stands in this scope, or in one inside, although it was sent KILL long ago.
     Left { scope: ScopeId, members: Vec<Process> },
     /// What the other guard had is ours now. `unknown` are children of ours that nobody knows, `suspects`
@@ -159,6 +162,9 @@ impl Supervisor {
                 if let Some(scope) = self.registry.get_mut(scope).filter(|s| s.root == Root::Dead) {
                     scope.note_leftovers(members);
                 }
+            }
+            Event::Spared { scope, process, rule } => {
+                self.spared(scope, process, &rule, &mut effects);
             }
             Event::Left { scope, members } => self.left(scope, members, now, &mut effects),
             Event::Inherit { rows, foster, unknown, suspects } => {
@@ -453,9 +459,9 @@ fn failed_reply(line: ScopeId, id: u64, failure: Failure) -> Effect {
 }
 
 fn emptied_reply(about: ScopeId, scope: Scope, left: Vec<Process>) -> Effect {
-    let Scope { parent, id, leftovers, leftover_count, release, .. } = scope;
+    let Scope { parent, id, leftovers, leftover_count, spared, release, .. } = scope;
     let release = if let Release::Over(released) = release { Some(released) } else { None };
-    let emptied = Emptied { leftovers, leftover_count, left, kept: 0, release };
+    let emptied = Emptied { leftovers, leftover_count, left, kept: 0, spared, release };
     let reply = Reply::Emptied { id, emptied };
     Effect::Reply { line: parent, reply, about: Some(about) }
 }

@@ -31,6 +31,7 @@ mod containment;
 mod door;
 mod fosters;
 mod groups;
+mod keep;
 mod off;
 mod peer;
 mod record;
@@ -127,6 +128,8 @@ struct Loop {
     oom_score: Option<CString>,
     off: Off,
     tier: containment::Tier,
+    /// What a rule lets live when the rest is ended.
+    keeping: keep::Keeping,
     /// Where the owner's next program finds us.
     doorway: Doorway,
     /// What it is to be told.

@@ -748,3 +748,38 @@ fn only_of_a_root_that_joined_is_a_stop_told() {
     let (mut machine, now) = running();
     assert!(machine.step(stop(), now).is_empty());
 }
+
+/// What a rule keeps does not hold the scope open, is told once, and is reaped if it dies while we are there.
+#[test]
+fn what_is_let_go_is_nobodys() {
+    let (mut machine, now) = running();
+    machine.step(died(101, &[201, 202]), now);
+    let process = |pid: u32| Process { pid, name: "tmux: server".into() };
+    let spare = |pid, scope| {
+        let rule = "tmux".to_owned();
+        Event::Spared { scope: ScopeId(scope), process: process(pid), rule }
+    };
+    assert_eq!(emptied(&machine.step(spare(201, 1), now)), 0, "another one is there");
+    assert!(machine.registry().knows(201), "it is our child still");
+    let over = machine.step(died(202, &[]), now);
+    let told = |effects: &[Effect]| {
+        replies(effects).into_iter().find_map(|reply| {
+            if let Reply::Emptied { emptied, .. } = reply {
+                Some(emptied.spared.clone())
+            } else {
+                None
+            }
+        })
+    };
+    assert_eq!(told(&over), Some(vec![(process(201), "tmux".to_owned())]));
+    assert!(machine.registry().is_idle() && machine.registry().has_spared());
+    let effects = machine.step(died(201, &[]), now);
+    assert!(matches!(effects[..], [Effect::Reap { pid: 201 }]), "{effects:?}");
+    assert!(!machine.registry().has_spared());
+    // Of a scope whose processes are no children of ours nothing is held open by it, and it is told too.
+    let (mut machine, now) = running();
+    machine.step(died(101, &[201]), now);
+    machine.step(spare(999, 1), now);
+    let over = machine.step(spare(201, 1), now);
+    assert_eq!(told(&over).map(|spared| spared.len()), Some(2));
+}

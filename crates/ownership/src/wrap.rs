@@ -4,18 +4,22 @@
 //! This process is the *front*: it stays the caller's child, in the caller's job. The guards are its children, in
 //! its session and out of its group; the program is the supervisor's child and joins the front's group, so that
 //! a terminal's signals and stops reach both. `machine` decides what follows from a signal, a stop and an end, `front`
-//! waits and acts, `passed` is what was found at the start and is handed on, `report` says what was ended.
+//! waits and acts, `passed` is what was found at the start and is handed on, `report` says what was ended,
+//! `terminal` knows the terminal.
 
 mod front;
 mod machine;
 mod passed;
 mod report;
+mod terminal;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::containment::Containment;
+use crate::keep::Rules;
 use crate::spawn::DEFAULT_GRACE;
 
 pub use report::EndedReport;
@@ -38,12 +42,26 @@ pub struct Wrap {
     name: &'static str,
     report: Option<PathBuf>,
     ledger: Option<PathBuf>,
+    keep: Rules,
+    could_keep: Rules,
+    containment: Containment,
 }
 
 impl Wrap {
     /// A program by name (looked up in `PATH`) or by path. `name` is how this command calls itself in its messages.
     pub fn new(name: &'static str, program: OsString, args: Vec<OsString>) -> Self {
-        Self { program, args, grace: DEFAULT_GRACE, quiet: false, name, report: None, ledger: None }
+        Self {
+            program,
+            args,
+            grace: DEFAULT_GRACE,
+            quiet: false,
+            name,
+            report: None,
+            ledger: None,
+            keep: Rules::default(),
+            could_keep: Rules::default(),
+            containment: Containment::Auto,
+        }
     }
 
     /// Time between TERM and KILL for what is left.
@@ -67,6 +85,20 @@ impl Wrap {
     /// Writes down in this ledger what is started and how it ends. Nothing where this crate is built without one.
     pub fn ledger(mut self, file: Option<PathBuf>) -> Self {
         self.ledger = file;
+        self
+    }
+
+    /// Lets live what these rules keep, with all that stands below it, however program and front end. Of the rules that
+    /// there are, `all`, the line at the end names those that would have kept something.
+    pub fn keep(mut self, rules: Rules, all: Rules) -> Self {
+        self.keep = rules;
+        self.could_keep = all;
+        self
+    }
+
+    /// What holds its tree together; where it cannot be had, nothing is started.
+    pub fn containment(mut self, containment: Containment) -> Self {
+        self.containment = containment;
         self
     }
 

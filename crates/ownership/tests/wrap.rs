@@ -201,6 +201,8 @@ fn same_group(line: &str) -> String {
     let numbers: Vec<Option<i64>> = line.split(' ').map(|word| word.parse().ok()).collect();
     match numbers[..] {
         [Some(_), Some(terminal), Some(foreground)] => format!("session {terminal} {foreground}"),
+        // Where a cgroup holds the tree, that is a fact that it can see.
+        _ if line.starts_with("0::/") => "0::".to_owned(),
         _ => line.to_owned(),
     }
 }
@@ -423,4 +425,32 @@ fn nobody_who_does_not_read_keeps_the_front() {
     let script = "sleep 600 & head -c 65536 /dev/zero >&2; exit 6";
     let mut child = own(&["--", "sh", "-c", script]).stderr(Stdio::piped()).spawn().expect("own");
     assert_eq!(wait_child(&mut child).code(), Some(6));
+}
+
+/// A group that was made outside of a pid namespace has no number inside.
+#[test]
+fn it_runs_in_a_pid_namespace_whose_group_is_of_outside() {
+    for (script, code) in [
+        ("exec $0 -- sh -c 'exit 7'", 7),
+        // The front is not the first process in there.
+        ("$0 -- sh -c 'exit 8'; exit $?", 8),
+        (
+            "$0 -- sh -c '(setsid sleep 600 &) ; sleep 0.1; exit 9'; c=$?; ! pgrep -x sleep && exit $c",
+            9,
+        ),
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", script, OWN]);
+        let ended = command.stdin(Stdio::null()).output().expect("unshare");
+        let said = error_of(&ended);
+        if said.contains("unshare failed") {
+            return skipped("A PID NAMESPACE CANNOT BE MADE HERE");
+        }
+        assert_eq!(ended.status.code(), Some(code), "{script}: {said}");
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "skips loudly")]
+fn skipped(why: &str) {
+    eprintln!("SKIPPED: {why}");
 }

@@ -578,3 +578,27 @@ fn a_stopped_job_does_not_outlive_its_shell() {
     assert_eq!(without.state().as_deref(), Some("T"));
     without.kill();
 }
+
+/// The group of the shell's job has no number in there, so the front leads one of its own and shows it the terminal, as long
+/// as the job had it.
+#[test]
+fn a_pid_namespace_inside_has_the_terminal() {
+    let dir = tempfile::tempdir().expect("dir");
+    let inside = format!("unshare --pid --fork --mount-proc --kill-child {OWN} --");
+    let mut terminal = Terminal::shell(&inside, dir.path());
+    terminal.line("$W sh -c 'echo ready; read x; echo got $x; exit 3'; echo code $?");
+    terminal.see("\nready");
+    if terminal.screen().contains("unshare failed") {
+        return;
+    }
+    terminal.line("this");
+    terminal.see("\ngot this");
+    terminal.see("code 3");
+    // In the background it has none, and does not take it.
+    terminal.line("$W sh -c 'echo $((40 + 2)) there; read x; echo not reached' &");
+    terminal.see("42 there");
+    terminal.line("echo mi''ne");
+    terminal.see("\nmine");
+    terminal.line("kill -9 %1; wait; echo go''ne");
+    terminal.see("gone");
+}

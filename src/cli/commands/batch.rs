@@ -108,7 +108,8 @@ pub(crate) fn settings(args: &RunArgs, context: &Context) -> Result<Loaded, Faul
 fn flags(args: &RunArgs) -> Vec<(String, String, String)> {
     let jobs = args.jobs.map(|jobs| ("max_concurrent_children", jobs.to_string(), "--jobs"));
     let timeout = args.timeout.clone().map(|limit| ("child_timeout", limit, "--timeout"));
-    let named = [jobs, timeout].into_iter().flatten();
+    let held = args.containment.map(|tier| ("containment", tier.to_string(), "--containment"));
+    let named = [jobs, timeout, held].into_iter().flatten();
     let named = named.map(|(key, text, flag)| (key.to_owned(), text, flag.to_owned()));
     let set = args.settings.iter().cloned();
     named.chain(set.map(|(key, text)| (key, text, "--set".to_owned()))).collect()

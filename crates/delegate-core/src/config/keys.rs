@@ -23,6 +23,7 @@ pub(crate) enum Id {
     TerminateGrace,
     StartTimeout,
     HeartbeatInterval,
+    Containment,
     MaxIterations,
     MaxResultBytes,
     MaxSummaryChars,
@@ -57,6 +58,8 @@ pub(crate) enum Type {
     OnStale,
     /// `end`, `report` or `ignore`.
     AtStart,
+    /// `auto`, `subreaper` or `cgroup`.
+    Containment,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -179,7 +182,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 30] = [
+pub(crate) const KEYS: [KeyInfo; 31] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -296,6 +299,15 @@ pub(crate) const KEYS: [KeyInfo; 30] = [
         also: None,
         sensitive: false,
         about: "Between two signs of life of a child.",
+    },
+    KeyInfo {
+        id: Id::Containment,
+        name: "containment",
+        kind: Type::Containment,
+        default: "auto",
+        also: None,
+        sensitive: false,
+        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
     },
     KeyInfo {
         id: Id::MaxIterations,
@@ -469,6 +481,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
+            Self::Containment => f.write_str("auto, subreaper or cgroup"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

@@ -330,6 +330,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::InterruptGrace => set(&mut settings.interrupt_grace, value.time()),
         Id::TerminateGrace => set(&mut settings.terminate_grace, value.time()),
         Id::StartTimeout => set(&mut settings.start_timeout, value.time()),
+        Id::Containment => set(&mut settings.containment, value.containment()),
         Id::HeartbeatInterval => set(&mut settings.heartbeat_interval, value.time()),
         Id::MaxIterations => set(&mut settings.max_iterations, value.count()),
         Id::MaxResultBytes => set(&mut settings.max_result_bytes, value.count()),

@@ -36,7 +36,7 @@ pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
 pub use schema::schema;
 pub(crate) use search::refuse_foreign;
-pub use search::state_dir;
+pub use search::{state_dir, user_dir};
 pub use show::{Checked, Place, Setting, State, check, places};
 pub use trust::{Trusted, trust};
 
@@ -136,6 +136,8 @@ pub struct Settings {
     pub start_timeout: Duration,
     /// Between two beats.
     pub heartbeat_interval: Duration,
+    /// What holds a child and all that it starts together.
+    pub containment: ownership::Containment,
     /// Turns of a model-calling agent.
     pub max_iterations: u32,
     /// Largest answer in bytes.
@@ -190,6 +192,7 @@ impl Default for Settings {
             terminate_grace: Duration::from_secs(3),
             start_timeout: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(30),
+            containment: ownership::Containment::Auto,
             max_iterations: 50,
             max_result_bytes: 1 << 30,
             max_summary_chars: None,

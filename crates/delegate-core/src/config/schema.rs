@@ -90,6 +90,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
+        Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),
@@ -215,6 +216,8 @@ mod tests {
             "max_summary_chars: -1",
             "on_stale: sometimes",
             "janitor_at_start: kill",
+            "containment: strong",
+            "containment: null",
         ] {
             let text = if below.starts_with('{') {
                 format!("delegation: {below}\n")

@@ -51,9 +51,7 @@ pub(crate) fn candidates(sources: &Sources, system: &Path) -> Vec<Candidate> {
     let home = home(env);
     let tree =
         upward(&sources.cwd, home.as_deref()).map(|path| Candidate { path, found: Found::Tree });
-    let user = absolute(env, "XDG_CONFIG_HOME")
-        .or_else(|| home.map(|home| home.join(".config")))
-        .map(|dir| dir.join("delegate/config.yaml"));
+    let user = user_dir(env).map(|dir| dir.join("config.yaml"));
     let own = user.into_iter().chain([system.to_owned()]);
     let own = own.map(|path| Candidate { path, found: Found::Home });
     let mut all: Vec<Candidate> = Vec::new();
@@ -64,6 +62,14 @@ pub(crate) fn candidates(sources: &Sources, system: &Path) -> Vec<Candidate> {
         }
     }
     all
+}
+
+/// The directory of this user's own settings: `$XDG_CONFIG_HOME/delegate`, else `~/.config/delegate`. `None` without a
+/// home directory.
+#[must_use]
+pub fn user_dir(env: &[(String, String)]) -> Option<PathBuf> {
+    let base = absolute(env, "XDG_CONFIG_HOME");
+    base.or_else(|| Some(home(env)?.join(".config"))).map(|dir| dir.join("delegate"))
 }
 
 fn same_file(left: &Path, right: &Path) -> bool {

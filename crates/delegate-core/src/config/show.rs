@@ -72,6 +72,7 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),
+        Id::Containment => Value::from(settings.containment.word()),
         Id::HeartbeatInterval => seconds(settings.heartbeat_interval),
         Id::MaxIterations => count(settings.max_iterations),
         Id::MaxResultBytes => whole(settings.max_result_bytes),

@@ -96,6 +96,7 @@ fn every_key_reaches_its_setting() {
   stale_idle_seconds: 41
   stale_in_tool: 42s
   on_stale: kill
+  containment: subreaper
   interrupt_grace_seconds: 0
   terminate_grace: 250ms
   start_timeout_seconds: 0.5
@@ -129,6 +130,7 @@ fn every_key_reaches_its_setting() {
         stale_idle: Duration::from_secs(41),
         stale_in_tool: Duration::from_secs(42),
         on_stale: OnStale::Kill,
+        containment: ownership::Containment::Subreaper,
         interrupt_grace: Duration::ZERO,
         terminate_grace: Duration::from_millis(250),
         start_timeout: Duration::from_millis(500),

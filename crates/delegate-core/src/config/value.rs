@@ -8,6 +8,7 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
 use super::{AtStart, OnStale, ProcessIsolation, did_you_mean, duration};
+use ownership::Containment;
 
 /// A checked value.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,7 @@ pub(crate) enum Typed {
     Time(Duration),
     OnStale(OnStale),
     AtStart(AtStart),
+    Containment(Containment),
     Command(Vec<String>),
     Text(String),
     Secret(ApiKey),
@@ -53,6 +55,7 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
+        (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
             question.trimmed(text)
@@ -76,7 +79,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Overrides
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale | Type::AtStart => false,
+        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment => false,
     }
 }
 
@@ -130,6 +133,13 @@ impl Question<'_> {
             }
             _ => Err(self.wrong_type(None)),
         }
+    }
+
+    fn containment(&self, word: &str) -> Result<Typed, Wrong> {
+        word.parse().map(Typed::Containment).map_err(|_| {
+            let hint = did_you_mean(word, Containment::ALL.map(Containment::word));
+            self.wrong("unknown_word", &self.wanted(), hint)
+        })
     }
 
     fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
@@ -382,6 +392,10 @@ impl Typed {
         if let Self::Time(time) = self { Some(*time) } else { None }
     }
 
+    pub(crate) const fn containment(&self) -> Option<Containment> {
+        if let Self::Containment(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) const fn on_stale(&self) -> Option<OnStale> {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
@@ -426,6 +440,7 @@ impl Typed {
             | Self::Time(_)
             | Self::OnStale(_)
             | Self::AtStart(_)
+            | Self::Containment(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)

@@ -34,6 +34,7 @@ pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched,
         .fd(LINE_FD, pipes.line.1.into())
         .line(OWNER_FD)
         .grace(launch.terminate_grace)
+        .containment(launch.containment)
         .purpose(launch.purpose);
     let sink = launch.sink;
     let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;

@@ -72,6 +72,8 @@ pub struct Launch {
     pub purpose: String,
     /// From TERM until KILL.
     pub terminate_grace: Duration,
+    /// What holds its scope together (processes only).
+    pub containment: ownership::Containment,
     /// What happens to it.
     pub sink: Sink,
     /// Wakes the reader of its line (threads only).

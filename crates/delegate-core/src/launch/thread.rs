@@ -224,6 +224,7 @@ mod tests {
         let launch = Launch {
             purpose: "test".to_owned(),
             terminate_grace: Duration::ZERO,
+            containment: ownership::Containment::Auto,
             sink: Arc::new(|_| {}),
             waker: Arc::new(|| {}),
         };

@@ -106,6 +106,17 @@ pub enum StartError {
         /// Name of the system.
         os: &'static str,
     },
+    /// What is to hold children together cannot be had here.
+    #[error(
+        "containment {asked} cannot be had here: {why}; set containment to auto, or see `delegate \
+         doctor`; nothing was started"
+    )]
+    NoContainment {
+        /// What was asked for.
+        asked: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// This program is not its own worker.
     #[error(
         "cannot isolate tasks: this program is not its own worker. Begin main with \
@@ -161,6 +172,7 @@ impl StartError {
             | Self::NoRoute { .. }
             | Self::TooManyTasks { .. }
             | Self::Unsupported { .. }
+            | Self::NoContainment { .. }
             | Self::NotItsOwnWorker
             | Self::Config(_)
             | Self::Paused

@@ -233,6 +233,7 @@ impl Plan {
             ("timeout per child", timeout),
             ("interrupt grace", duration::show(settings.interrupt_grace)),
             ("terminate grace", duration::show(settings.terminate_grace)),
+            ("containment", settings.containment.to_string()),
             ("start timeout", duration::show(settings.start_timeout)),
             ("heartbeat interval", duration::show(settings.heartbeat_interval)),
             ("largest result", format!("{} bytes", settings.max_result_bytes)),

@@ -24,6 +24,8 @@ mod command {
     use std::process::ExitCode;
     use std::time::Duration;
 
+    use ownership::Containment;
+    use ownership::keep::{Rules, SHIPPED};
     use ownership::wrap::{FAILED, Wrap};
 
     const HELP: &str = "\
@@ -33,6 +35,9 @@ Usage: own [OPTIONS] [--] PROGRAM [ARGS]...
 
 Options:
   --grace DURATION  Time between TERM and KILL for what is left, such as 3s or 500ms [default: 3s]
+  --keep RULES      Let live what these rules keep, such as tmux,ssh-agent; none by default
+  --list-rules      Show the rules, as they may be written, and what each needs
+  --containment T   What holds the tree together: auto, subreaper or cgroup [default: auto]
   --report FILE     Write what was ended to FILE as one JSON object; /dev/fd/N works
   --quiet           Do not say what was ended
   --help            Print this
@@ -40,6 +45,7 @@ Options:
 Examples:
   own -- npm run dev
   own --grace 10s -- ./server --port 8080
+  own --keep tmux -- agent
   own --report /dev/fd/3 -- agent 3>ended.json
 
 Exit status: the program's own; of one that a signal has ended, the same signal (128+N in a shell);
@@ -49,6 +55,8 @@ Exit status: the program's own; of one that a signal has ended, the same signal 
     pub(crate) fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         let mut grace = Duration::from_secs(3);
         let (mut quiet, mut report) = (false, None);
+        let (rules, mut kept, mut containment) =
+            (Rules::shipped(), Rules::default(), Containment::Auto);
         let program = loop {
             let Some(arg) = args.next() else { return wrong("which program?") };
             match arg.to_str() {
@@ -61,6 +69,29 @@ Exit status: the program's own; of one that a signal has ended, the same signal 
                     Some(given) => grace = given,
                     None => return wrong("--grace needs a time such as 3s or 500ms"),
                 },
+                Some("--list-rules") => {
+                    drop(std::io::stdout().write_all(SHIPPED.as_bytes()));
+                    return ExitCode::SUCCESS;
+                }
+                Some("--keep") => {
+                    let names = args.next().and_then(|names| names.into_string().ok());
+                    let Some(names) = names else { return wrong("--keep needs names of rules") };
+                    match rules.named(names.split(',')) {
+                        Ok(named) => kept = kept.and(named),
+                        Err(name) => {
+                            return wrong(&format!(
+                                "there is no rule {name:?}; own --list-rules shows them"
+                            ));
+                        }
+                    }
+                }
+                Some("--containment") => {
+                    match args.next().map(|word| word.to_string_lossy().parse()) {
+                        Some(Ok(asked)) => containment = asked,
+                        Some(Err(error)) => return wrong(&error.to_string()),
+                        None => return wrong("--containment needs auto, subreaper or cgroup"),
+                    }
+                }
                 Some("--report") => match args.next() {
                     Some(file) => report = Some(PathBuf::from(file)),
                     None => return wrong("--report needs a file"),
@@ -75,7 +106,8 @@ Exit status: the program's own; of one that a signal has ended, the same signal 
                 _ => break arg,
             }
         };
-        Wrap::new("own", program, args.collect()).grace(grace).quiet(quiet).report_to(report).run()
+        let wrap = Wrap::new("own", program, args.collect()).grace(grace).quiet(quiet);
+        wrap.report_to(report).keep(kept, rules).containment(containment).run()
     }
 
     /// `3s`, `500ms`, `2m`, or seconds.

@@ -195,6 +195,7 @@ pub(super) fn bears(pid: Pid, id: &str) -> bool {
 }
 
 pub(super) fn session_of(pid: Pid) -> Option<Pid> {
+    // Not by getsid: one of outside our pid namespace is 0.
     Stat::read(pid).map(|stat| stat.session).filter(|session| *session > 0)
 }
 

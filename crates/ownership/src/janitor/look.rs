@@ -197,7 +197,7 @@ struct Surroundings<'a> {
     ours: HashSet<u32>,
     /// Owners that live.
     living: HashSet<Owner>,
-    /// Below a guard, or below a shim.
+    /// Below a guard; below a shim, or something that may outlive its owner.
     guarded: HashSet<u32>,
     shimmed: HashSet<u32>,
     /// When exempt jobs are over, by id; those that end by themselves only are not in it.
@@ -245,7 +245,8 @@ impl<'a> Surroundings<'a> {
             ours: snapshot.ancestors().into_iter().collect(),
             living,
             guarded: with(|role| role != Role::Shim),
-            shimmed: with(|role| role == Role::Shim),
+            shimmed: &with(|role| role == Role::Shim)
+                | &below(exempt_tops(snapshot, account), &children),
             expires: jobs.iter().flat_map(|dir| expiries(dir)).collect(),
             cgroups,
             deserted: HashMap::new(),
@@ -311,6 +312,19 @@ impl<'a> Surroundings<'a> {
             Some(Policy::Owned) | None => Exempt::No,
         }
     }
+}
+
+/// Processes of rows that may outlive their owner, without an end.
+fn exempt_tops<'a>(
+    snapshot: &'a Snapshot,
+    account: &'a Account,
+) -> impl Iterator<Item = u32> + use<'a> {
+    account.rows.iter().filter_map(|row| {
+        let Policy::Exempt { expires: None, .. } = row.policy else { return None };
+        let its = row.identity.as_ref()?;
+        let here = its.boot == snapshot.boot && its.namespace == snapshot.namespace;
+        (here && snapshot.has(its.pid, its.start?)).then_some(its.pid)
+    })
 }
 
 fn expiries(dir: &Path) -> Vec<(String, u64)> {

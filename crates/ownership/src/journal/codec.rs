@@ -152,6 +152,53 @@ pub enum Event {
         /// The error number of what failed.
         errno: i32,
     },
+    /// A process was let go because a rule keeps it.
+    Spared {
+        /// The spawn id of its scope.
+        spawn: u64,
+        /// Its pid.
+        pid: u32,
+        /// Its start time.
+        start: u64,
+        /// Inode of its pidfd; 0 where these have none of their own.
+        inode: u64,
+        /// The rule.
+        rule: RuleName,
+    },
+}
+
+/// The name of a rule ([`crate::keep`]), as long as there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RuleName([u8; NAME_BYTES]);
+
+const NAME_BYTES: usize = 12;
+
+/// Where the name of a rule begins in a record.
+const NAMED: usize = 48;
+
+impl RuleName {
+    /// Of this name; what is too long is cut off.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        let mut bytes = [0; NAME_BYTES];
+        bytes.iter_mut().zip(name.bytes()).for_each(|(to, byte)| *to = byte);
+        Self(bytes)
+    }
+
+    fn read(bytes: &[u8; RECORD_BYTES]) -> Self {
+        let mut name = [0; NAME_BYTES];
+        name.copy_from_slice(&bytes[NAMED..NAMED + NAME_BYTES]);
+        Self(name)
+    }
+}
+
+impl std::fmt::Display for RuleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // What a file says reaches a terminal.
+        let fine = |byte: &&u8| byte.is_ascii_graphic();
+        let name: String = self.0.iter().take_while(fine).map(|byte| char::from(*byte)).collect();
+        f.write_str(&name)
+    }
 }
 
 /// What a journal says.
@@ -194,7 +241,7 @@ fn is_sound(record: &[u8; RECORD_BYTES]) -> bool {
 }
 
 const HEADER: u8 = 0;
-const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=13;
+const KINDS_WITH_GUARD: std::ops::RangeInclusive<u8> = 1..=14;
 
 /// The numbers of a record, before and after the bytes.
 #[derive(Default)]
@@ -206,6 +253,7 @@ struct Fields {
     inode: u64,
     pid: u32,
     value: i32,
+    rule: RuleName,
 }
 
 /// The bytes of a record.
@@ -219,6 +267,7 @@ pub(super) fn encode(record: &Record) -> [u8; RECORD_BYTES] {
     };
     bytes[8..16].copy_from_slice(&record.at.to_le_bytes());
     bytes[44..48].copy_from_slice(&fields.value.to_le_bytes());
+    bytes[NAMED..NAMED + NAME_BYTES].copy_from_slice(&fields.rule.0);
     seal(bytes)
 }
 
@@ -291,6 +340,9 @@ fn fields_of(event: Event) -> Fields {
             Fields { spawn, detail, value, ..with(12) }
         }
         Event::NoCgroup { spawn, errno } => Fields { spawn, value: errno, ..with(13) },
+        Event::Spared { spawn, pid, start, inode, rule } => {
+            Fields { spawn, pid, start, inode, rule, ..with(14) }
+        }
     }
 }
 
@@ -314,7 +366,7 @@ fn status_of(detail: u8, value: i32) -> Option<ExitStatus> {
 }
 
 fn event_of(fields: &Fields) -> Option<Event> {
-    let Fields { kind, detail, spawn, start, inode, pid, value } = *fields;
+    let Fields { kind, detail, spawn, start, inode, pid, value, rule } = *fields;
     Some(match kind {
         1 => Event::Started { spawn, pid, start, inode },
         2 => Event::Exited { spawn, pid, status: status_of(detail, value)? },
@@ -336,6 +388,7 @@ fn event_of(fields: &Fields) -> Option<Event> {
             Event::Released { spawn, released }
         }
         13 => Event::NoCgroup { spawn, errno: value },
+        14 => Event::Spared { spawn, pid, start, inode, rule },
         _ => return None,
     })
 }
@@ -357,6 +410,7 @@ fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         inode: long(bytes, 32),
         pid: word(bytes, 40),
         value: word(bytes, 44).cast_signed(),
+        rule: RuleName::read(bytes),
     };
     Some(Record { at: long(bytes, 8), guard, event: event_of(&fields)? })
 }

@@ -20,7 +20,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     let (spawn, number, wide) = (any::<u64>(), any::<u32>(), any::<u64>());
     const WHYS: [Why; 5] =
         [Why::Asked, Why::OwnerGone, Why::Leftover, Why::GraceOver, Why::Unattributed];
-    (0..16_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
+    (0..17_u8, spawn, number, wide, any::<i32>(), any::<bool>(), prop::sample::select(&WHYS[..]))
         .prop_map(|(kind, spawn, pid, wide, value, flag, why)| match kind {
             0 => Event::Started { spawn, pid, start: wide, inode: !wide },
             1 => Event::Exited { spawn, pid, status: ExitStatus::Code(value) },
@@ -43,6 +43,10 @@ fn any_event() -> impl Strategy<Value = Event> {
                 Event::Released { spawn, released: Released::Ended(status) }
             }
             14 => Event::NoCgroup { spawn, errno: value },
+            15 => {
+                let rule = RuleName::of(if flag { "tmux" } else { "a-name-of-12" });
+                Event::Spared { spawn, pid, start: wide, inode: !wide, rule }
+            }
             _ => Event::KillSent { spawn, pid, signal: value, why },
         })
 }

@@ -143,6 +143,7 @@ fn continue_rows(living: &mut Vec<Row>, known: &Known, owner: &Identity, content
             living.push(row);
         }
     }
+    living.extend(spared(living, known, owner, &contents.records));
     if let Some((guard, at)) = swept(&contents.records) {
         // Two owners of one process have two pairs of guards: what certainly lives is not over because one
         // of these was done.
@@ -153,6 +154,31 @@ fn continue_rows(living: &mut Vec<Row>, known: &Known, owner: &Identity, content
         its.for_each(|row| row.finish(None, ended_by(guard), "its owner was gone", at));
     }
 }
+
+/// Rows for what a rule has let live: each is a child of its own from then on, which may outlive its owner.
+fn spared(living: &[Row], known: &Known, owner: &Identity, records: &[Record]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for Record { at, event, .. } in records {
+        let Event::Spared { pid, start, inode, rule, .. } = *event else { continue };
+        let number = SPARED | u64::from(pid);
+        let is_there = |row: &Row| row.owner == *owner && row.spawn == number;
+        if known.spawns.contains(&number) || rows.iter().chain(living).any(is_there) {
+            continue;
+        }
+        let why = format!("--keep {rule}");
+        let intent = Intent::new(number, Path::new(""), &[]).purpose("kept by a rule");
+        let mut row = Row::of(intent.exempt(&why, None), owner, *at);
+        let known = |number: u64| (number != 0).then_some(number);
+        let (start, inode) = (known(start), known(inode));
+        row.identity = Some(Identity { pid, start, inode, cgroup: None, ..owner.clone() });
+        row.state = State::Running;
+        rows.push(row);
+    }
+    rows
+}
+
+/// Numbers of these: above all that an owner gives to what it starts itself.
+const SPARED: u64 = 1 << 48;
 
 /// Living rows as they would be after a folding. Nothing is written, no journal goes.
 pub(super) fn preview(connection: &Connection, dir: &Path) -> Result<Vec<Row>, String> {
@@ -203,6 +229,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::Takeover { .. }
             | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
+            | Event::Spared { .. }
             | Event::Reattached => continue,
         };
         let tale = tales.entry(spawn).or_insert_with(|| Tale { first: *at, ..Tale::default() });
@@ -226,6 +253,7 @@ fn tales(records: &[Record]) -> BTreeMap<u64, Tale> {
             | Event::Takeover { .. }
             | Event::NoCgroup { .. }
             | Event::NoDoor { .. }
+            | Event::Spared { .. }
             | Event::Reattached => {}
         }
     }
@@ -323,6 +351,9 @@ fn line(record: &Record, owner: i64) -> Option<Line<'static>> {
         Event::SweepEnded { .. } => line("sweep ended, some cannot die", None),
         Event::Takeover { pid, .. } => line("took over", Some(pid)),
         Event::NoCgroup { spawn, .. } => Line { spawn: Some(spawn), ..line("no cgroup", None) },
+        Event::Spared { spawn, pid, .. } => {
+            Line { spawn: Some(spawn), ..line("let live by a rule", Some(pid)) }
+        }
         Event::NoDoor { .. } => line("no directory to be found in after an exec", None),
         Event::Reattached => line("owner re-attached after an exec", None),
         Event::Left { spawn, pid } => Line { spawn: Some(spawn), ..line("cannot die", Some(pid)) },

@@ -219,3 +219,36 @@ fn a_row_is_settled_once() {
     assert_eq!(settle(&mut connection, &settled, 99).expect("settle"), 0);
     assert_eq!(told(&connection)[3], (4, State::Ended, Some(End::Lost), Some(EndedBy::Janitor)));
 }
+
+/// What a rule has let live becomes a row of its own, which may outlive its owner; once, however often it is folded.
+#[test]
+fn what_a_rule_keeps_has_a_row_with_the_reason() {
+    let dir = tempfile::tempdir().expect("dir");
+    let journal = Journal::open(dir.path(), &dead_owner()).expect("journal");
+    let rule = crate::journal::RuleName::of("tmux");
+    let spared = Event::Spared { spawn: 1, pid: 7, start: 5, inode: 9, rule };
+    for (at, event) in (10..).zip([
+        started(1),
+        spared,
+        // The other guard has met it too.
+        spared,
+        Event::Emptied { spawn: 1, leftovers: 0 },
+        Event::SweepEnded { left: 0 },
+    ]) {
+        journal.append(&record(at, event)).expect("append");
+    }
+    drop(journal);
+    let mut connection = connection(dir.path());
+    let previewed = preview(&connection, dir.path()).expect("preview");
+    assert_eq!(fold(&mut connection, dir.path(), &mut |_| ()), Ok(1));
+    let rows = database::select(&connection, &Which::Living).expect("rows");
+    let shown = |rows: &[Row]| -> Vec<_> {
+        let identity =
+            |row: &Row| row.identity.clone().map(|identity| (identity.pid, identity.start));
+        rows.iter().map(|row| (row.policy.clone(), identity(row), row.state)).collect()
+    };
+    let reason = "--keep tmux".to_owned();
+    let policy = Policy::Exempt { reason, expires: None };
+    assert_eq!(shown(&rows), [(policy, Some((7, Some(5))), State::Running)]);
+    assert_eq!(shown(&rows), shown(&previewed));
+}

@@ -133,8 +133,13 @@ impl Writer {
     }
 
     pub(super) fn emptied(&mut self, emptied: &Emptied) -> &mut Self {
-        let Emptied { leftovers, leftover_count, left, kept, release } = emptied;
+        let Emptied { leftovers, leftover_count, left, kept, spared, release } = emptied;
         self.word(*leftover_count).processes(leftovers).processes(left).word(*kept);
+        let named = &spared[..spared.len().min(MAX_NAMED)];
+        self.length(named.len());
+        for (process, rule) in named {
+            self.word(process.pid).text(process.name.as_bytes()).text(rule.as_bytes());
+        }
         match release {
             None => self.byte(0),
             Some(Released::Ended(status)) => self.byte(1).status(*status),
@@ -308,8 +313,18 @@ impl<'a> Reader<'a> {
             leftovers: self.processes()?,
             left: self.processes()?,
             kept: self.word()?,
+            spared: self.spared()?,
             release: self.released()?,
         })
+    }
+
+    fn spared(&mut self) -> Option<Vec<(Process, String)>> {
+        let spared = self.list(|from| {
+            let pid = from.word()?;
+            let name = String::from_utf8(from.text()?).ok()?;
+            Some((Process { pid, name }, String::from_utf8(from.text()?).ok()?))
+        });
+        spared.filter(|spared| spared.len() <= MAX_NAMED)
     }
 
     pub(super) fn processes(&mut self) -> Option<Vec<Process>> {

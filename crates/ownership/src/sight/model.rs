@@ -320,6 +320,12 @@ fn slots(snapshot: &Snapshot, rows: &[Row]) -> HashMap<u32, Slot> {
         snapshot.has(identity.pid, start).then_some((identity.pid, slot))
     });
     let mut slots: HashMap<u32, Slot> = known.collect();
+    // What stands below one that may outlive its owner lives for the same reason, whatever its mark says.
+    let exempt: HashSet<_> = rows
+        .iter()
+        .filter(|row| matches!(row.policy, Policy::Exempt { .. }))
+        .filter_map(|row| Some(((row.owner.pid, row.owner.start?), row.spawn)))
+        .collect();
     for pid in snapshot.parents_first() {
         let Some(seen) = snapshot.processes.get(&pid) else { continue };
         if slots.contains_key(&pid) || seen.role.is_some() || pid == 1 {
@@ -327,6 +333,9 @@ fn slots(snapshot: &Snapshot, rows: &[Row]) -> HashMap<u32, Slot> {
         }
         let above = snapshot.parent(pid).and_then(|parent| slots.get(&parent)).copied();
         let slot = match (seen.marks.mark(), above) {
+            (_, Some(above)) if exempt.contains(&(above.owner, above.spawn)) => {
+                Slot { known_by: KnownBy::Place, ..above }
+            }
             (Some(mark), Some(above)) if mark.owner() == above.owner => {
                 Slot { spawn: mark.scope, known_by: KnownBy::Place, ..above }
             }

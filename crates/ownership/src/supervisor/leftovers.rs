@@ -9,6 +9,27 @@ use crate::registry::{Release, Root, Scope, ScopeId};
 use crate::spawn::Leftovers;
 
 impl Supervisor {
+    /// A rule keeps one that is being ended.
+    pub(super) fn spared(
+        &mut self,
+        scope: ScopeId,
+        process: Process,
+        rule: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        let ours = process.pid.cast_signed();
+        let ours = self.registry.is_orphan(ours).then_some(ours);
+        let mut scopes = ours.map_or_else(|| vec![scope], |pid| self.registry.spare(pid));
+        // Told once, by the one that it is more likely of.
+        scopes.sort_by_key(|held| (*held != scope, *held == ScopeId::ALL));
+        if let Some(first) = scopes.first().and_then(|first| self.registry.get_mut(*first)) {
+            first.note_spared(process, rule);
+        }
+        for scope in scopes {
+            self.settle(scope, effects);
+        }
+    }
+
     /// The root is dead, nobody has asked for an end, and something is there.
     pub(super) fn left_something(
         &mut self,

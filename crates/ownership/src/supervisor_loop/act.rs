@@ -256,6 +256,7 @@ impl Loop {
 
     fn terminate(&mut self, scope: ScopeId) {
         self.die_at("ending");
+        self.spare(&[scope]);
         let ladder = self.machine.registry().get(scope).and_then(|scope| scope.ladder.as_ref());
         if let (Some(slot), Some(ladder)) = (self.row(scope), ladder) {
             self.table.set_ending(slot, ladder.grace(now()));
@@ -284,7 +285,8 @@ impl Loop {
             Root::Running(pid) => Some(pid),
             Root::None | Root::Starting | Root::Foster(_) | Root::Group(_) | Root::Dead => None,
         };
-        root.into_iter().chain(scope.orphans.iter().copied()).collect()
+        let orphans = scope.orphans.iter().copied().filter(|pid| !self.keeping.waits_for(*pid));
+        root.into_iter().chain(orphans).collect()
     }
 
     fn members(&mut self, scope: ScopeId) -> Vec<Member> {
@@ -298,7 +300,7 @@ impl Loop {
         let known: HashSet<_> = members.iter().map(Member::identity).collect();
         let celled = self.cell_members(scope).into_iter();
         members.extend(celled.filter(|member| !known.contains(&member.identity())));
-        members
+        self.without_waiting(members)
     }
 
     fn is_foster(&self, scope: ScopeId) -> bool {
@@ -334,6 +336,7 @@ impl Loop {
     }
 
     fn walk(&mut self, scope: ScopeId) -> Vec<Event> {
+        self.spare(&[scope]);
         let frozen = self.freeze(scope);
         let members = self.members(scope);
         let nobody = members.is_empty();
@@ -363,6 +366,11 @@ impl Loop {
             return Vec::new();
         }
         let mut events = Vec::new();
+        self.spare(scopes);
+        if self.wait_no_more(scopes) {
+            // These were not met yet.
+            events.extend(scopes.iter().flat_map(|scope| self.walk(*scope)).collect::<Vec<_>>());
+        }
         self.kill_cells(scopes);
         let members = self.stop_all(scopes);
         for member in &members {
@@ -439,6 +447,10 @@ impl Loop {
     ) -> bool {
         self.adopt(dead, |own, pid| {
             let of = own.machine.registry().scopes_of(pid);
+            // The next look lets it go.
+            if own.keeps(pid) {
+                return;
+            }
             if of.iter().any(|scope| scopes.contains(scope)) {
                 stopped.round(own.source, vec![pid]);
             }

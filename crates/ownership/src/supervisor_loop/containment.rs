@@ -226,6 +226,20 @@ impl Loop {
         place.and_then(|place| place.scope_of(pid)).or_else(|| self.tag_of(pid))
     }
 
+    /// Whether a process stands in the cgroup of one of our scopes.
+    pub(super) fn stands_in_a_cell(&mut self, pid: Pid) -> bool {
+        if self.tier.is_blind() || self.place(false).is_err() {
+            return false;
+        }
+        self.tier.place.as_ref().is_some_and(|place| place.scope_of(pid).is_some())
+    }
+
+    /// Moves a process to where we stand ourselves.
+    pub(super) fn move_to_base(&self, pid: Pid) -> io::Result<()> {
+        let base = self.tier.base.as_ref().map_err(|_| io::ErrorKind::Unsupported)?;
+        std::fs::write(base.join("cgroup.procs"), pid.to_string())
+    }
+
     /// Who lives in a scope's cgroup.
     pub(super) fn cell_members(&mut self, scope: ScopeId) -> Vec<Member> {
         let Some(cell) = self.cell(scope) else { return Vec::new() };

@@ -130,6 +130,7 @@ impl Loop {
         let mut members = self.below(tops);
         let mut seen = HashSet::new();
         members.retain(|member| seen.insert(member.identity()));
+        let members = self.spare_fosters(scope, members);
         let held = members.iter().filter_map(|member| Some((member.clone(), member.hold()?)));
         let held = held.collect();
         self.met.insert(scope, held);

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::containment::Tier;
 use super::door::Doorway;
+use super::keep::Keeping;
 use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
@@ -164,6 +165,7 @@ impl Loop {
             oom_score: lower_oom_score(),
             off,
             tier: Tier::of_guard(),
+            keeping: Keeping::of_guard(),
             doorway: Doorway::default(),
             recount: None,
             buffer: vec![0; MAX_INLINE + 1],

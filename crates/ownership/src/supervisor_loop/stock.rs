@@ -31,6 +31,7 @@ impl Loop {
         self.unburied = false;
         self.backlog = false;
         match wait::look() {
+            Look::Alive if self.has_spared_only() => self.feed(Event::NoChild),
             Look::Alive => {}
             Look::NoChild => self.feed(Event::NoChild),
             Look::Dead(dead) if self.is_peer(dead.pid) => {

@@ -110,6 +110,21 @@ pub(crate) fn stop_by(number: i32) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
 }
 
+/// Does `work` while this signal is blocked.
+pub(crate) fn blocked<T>(number: i32, work: impl FnOnce() -> T) -> T {
+    let set = signal::set_with(1 << (number - 1));
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised, the other one writable.
+    let result =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, before.as_mut_ptr()) };
+    let done = work();
+    if result == 0 {
+        // SAFETY: the call succeeded, so it was filled.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    }
+    done
+}
+
 /// Dies of this signal, without a core of its own. Returns if that is no signal to die of.
 pub(crate) fn die_of(number: i32) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -16,7 +16,8 @@ use rustix::process::Signal;
 
 use super::machine::{Effect, Event, Machine};
 use super::passed::Passed;
-use super::report::{EndedReport, printable};
+use super::report::{EndedReport, could_keep, printable};
+use super::terminal;
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, Wrap};
 use crate::exit::{ChildEvent, Emptied, ExitStatus};
 use crate::hook;
@@ -98,15 +99,13 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let heard = HEARD.iter().fold(REAL_TIME | ours, |set, number| set | 1 << (number - 1));
     let signals =
         front::hear(heard).map_err(|error| Refused::failed("signals cannot be heard", &error))?;
-    if passed.made_group {
-        take_terminal();
-    }
     if !hook::is_off("wake") {
         front::wake_with_parents_death();
     }
     let program = Program::current()
         .map_err(|error| Refused::failed("this program cannot be executed again", &error))?;
     let (owner, write_down) = owner(wrap, program);
+    let owner = owner.with_containment(wrap.containment).with_kept(&wrap.keep);
     let (tell, told) = channel();
     let wake = Arc::new(
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -222,25 +221,7 @@ fn refused(wrap: &Wrap, error: &SpawnError) -> Refused {
 
 /// Whether this session has a terminal.
 fn has_terminal() -> bool {
-    terminal().is_some()
-}
-
-/// The terminal of this session.
-fn terminal() -> Option<OwnedFd> {
-    use rustix::fs::{Mode, OFlags, open};
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    open("/dev/tty", flags, Mode::empty()).ok()
-}
-
-/// Shows the terminal to our group where it was shown to one that has no number here: as far as can be told, to the one
-/// that we were in.
-fn take_terminal() {
-    let Some(terminal) = terminal() else { return };
-    if rustix::termios::tcgetpgrp(&terminal) == Err(rustix::io::Errno::OPNOTSUPP) {
-        // Where it fails, the program reads in the background.
-        let own = rustix::process::Pid::from_raw(identity::own_group());
-        let _ = own.map(|own| rustix::termios::tcsetpgrp(&terminal, own));
-    }
+    terminal::of_session().is_some()
 }
 
 struct Front {
@@ -335,9 +316,9 @@ impl Front {
                 let _ = rustix::process::kill_current_process_group(Signal::CONT);
             }
             Effect::HandTerminal => {
-                if let (Some(group), Some(terminal)) = (self.group_to_show(), terminal()) {
+                if let (Some(group), Some(tty)) = (self.group_to_show(), terminal::of_session()) {
                     // Its group may be gone by now.
-                    let _ = rustix::termios::tcsetpgrp(terminal, group);
+                    let _ = rustix::termios::tcsetpgrp(tty, group);
                 }
             }
             Effect::End => self.owned.end(self.grace),
@@ -352,7 +333,7 @@ impl Front {
         let pid = self.owned.pid().cast_signed();
         let stat = Stat::read(pid).filter(|stat| stat.start == self.start && stat.group == pid)?;
         let own = identity::own_group();
-        let shown = rustix::termios::tcgetpgrp(terminal()?).ok()?;
+        let shown = rustix::termios::tcgetpgrp(terminal::of_session()?).ok()?;
         if shown.as_raw_nonzero().get() == own {
             rustix::process::Pid::from_raw(stat.group)
         } else {
@@ -369,7 +350,8 @@ impl Front {
     fn end(self, wrap: &Wrap, report: Option<File>) -> End {
         let Machine { status, emptied, hung_up, .. } = self.machine;
         let status = status.unwrap_or(ExitStatus::Unknown);
-        let Emptied { leftovers, leftover_count, left, .. } = emptied.unwrap_or_default();
+        let Emptied { leftovers, leftover_count, left, spared, .. } = emptied.unwrap_or_default();
+        let could_keep = could_keep(&leftovers, &wrap.could_keep);
         let ended = EndedReport {
             program: wrap.program.to_string_lossy().into_owned(),
             status,
@@ -377,6 +359,8 @@ impl Front {
             ended: leftovers,
             ended_count: leftover_count,
             left,
+            kept: spared,
+            could_keep,
         };
         if let Some(mut report) = report {
             // Whoever asked for it sees that it is short.

@@ -8,6 +8,8 @@ use std::path::Path;
 
 use rustix::io::FdFlags;
 
+use super::terminal;
+use crate::identity::{self, Stat};
 use crate::spawn::Joins;
 use crate::sys::{front, process};
 
@@ -17,8 +19,6 @@ pub(super) struct Passed {
     /// Numbers of inherited descriptors: what this process opened itself is close-on-exec.
     numbers: Vec<RawFd>,
     pub(super) joins: Joins,
-    /// Our group was none of this pid namespace, and is one of our own now.
-    pub(super) made_group: bool,
 }
 
 impl Passed {
@@ -28,9 +28,18 @@ impl Passed {
         let ignored = mask(&status, "SigIgn") & !pipe;
         let ignored = if front::pipe_was_ignored() { ignored | pipe } else { ignored };
         let blocked = mask(&status, "SigBlk");
+        // Asked in the group that we were started in, and only where it has no number.
+        let terminal = match Stat::read(identity::own_pid()) {
+            Some(stat) if stat.group == 0 => terminal::of_session(),
+            Some(_) | None => None,
+        };
+        let shown = terminal.as_ref().is_some_and(terminal::is_shown_to_us);
         let (group, made_group) = front::group()?;
+        if let Some(terminal) = terminal.filter(|_| shown && made_group) {
+            terminal::show_to(&terminal, rustix::process::getpid());
+        }
         let joins = Joins { group, ignored, blocked };
-        Ok(Self { numbers: inherited()?, joins, made_group })
+        Ok(Self { numbers: inherited()?, joins })
     }
 
     /// Whether this signal was ignored.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::exit::{ExitStatus, Process};
+use crate::keep::Rules;
 
 /// How a wrapped program ended, and what ended with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,22 @@ pub struct EndedReport {
     pub ended_count: u32,
     /// What cannot die.
     pub left: Vec<Process>,
+    /// What a rule has let live, with the rule's name; at most 16.
+    pub kept: Vec<(Process, String)>,
+    /// Rules that are there and were not named, for what was ended.
+    pub could_keep: Vec<String>,
+}
+
+/// Rules whose programs these seem to be: a word of help, since a process chooses the name that it shows.
+pub(super) fn could_keep(ended: &[Process], rules: &Rules) -> Vec<String> {
+    let mut names = Vec::new();
+    for process in ended {
+        // tmux calls its server `tmux: server`.
+        let program = process.name.split(':').next().unwrap_or_default();
+        let rule = rules.for_program(program).map(|rule| rule.name.clone());
+        names.extend(rule.filter(|name| !names.contains(name)));
+    }
+    names
 }
 
 /// Names of signals 1 to 31 on Linux (man 7 signal), without `SIG`.
@@ -41,7 +58,7 @@ impl EndedReport {
     /// For people, or `None` when there is nothing to say. `command` is who speaks.
     #[must_use]
     pub fn line(&self, command: &str) -> Option<String> {
-        if self.ended_count == 0 && self.left.is_empty() {
+        if self.ended_count == 0 && self.left.is_empty() && self.kept.is_empty() {
             return None;
         }
         let program = self.program.rsplit('/').next().unwrap_or(&self.program);
@@ -62,6 +79,19 @@ impl EndedReport {
             let listed = counted.join(", ");
             // Nothing fails that is written into a string.
             let _ = write!(line, "; ended with it: {} ({listed})", self.ended_count);
+        }
+        if !self.kept.is_empty() {
+            let between = if self.ended_count > 0 { "," } else { ";" };
+            let rules = counted(self.kept.iter().map(|(_, rule)| rule.as_str())).join(", ");
+            // As above.
+            let _ = write!(line, "{between} kept {} ({rules}, --keep)", self.kept.len());
+        }
+        for rule in &self.could_keep {
+            let _ = write!(
+                line,
+                "; --keep {rule} keeps {}",
+                if self.could_keep.len() == 1 { "it" } else { "that" }
+            );
         }
         if !self.left.is_empty() {
             let pids = self.left.iter().map(|one| format!("{} {}", one.pid, printable(&one.name)));
@@ -84,14 +114,20 @@ impl EndedReport {
         };
         format!(
             "{{\"schema\":\"delegate.own/1\",\"program\":{},\"status\":{status},\"hung_up\":{},\
-             \"ended_count\":{},\"ended\":{},\"left\":{}}}",
+             \"ended_count\":{},\"ended\":{},\"left\":{},\"kept\":[{}]}}",
             quoted(&self.program),
             self.hung_up,
             self.ended_count,
             processes(&self.ended),
             processes(&self.left),
+            self.kept.iter().map(kept).collect::<Vec<_>>().join(","),
         )
     }
+}
+
+fn kept((process, rule): &(Process, String)) -> String {
+    let (name, rule) = (quoted(&process.name), quoted(rule));
+    format!("{{\"pid\":{},\"name\":{name},\"rule\":{rule}}}", process.pid)
 }
 
 fn processes(list: &[Process]) -> String {
@@ -151,6 +187,8 @@ mod tests {
             ended: names.iter().map(process).collect(),
             ended_count: names.len().try_into().unwrap(),
             left: Vec::new(),
+            kept: Vec::new(),
+            could_keep: Vec::new(),
         }
     }
 
@@ -182,8 +220,26 @@ mod tests {
             json,
             "{\"schema\":\"delegate.own/1\",\"program\":\"/opt/bin/codex\",\"status\":{\"code\":3},\
              \"hung_up\":false,\"ended_count\":1,\
-             \"ended\":[{\"pid\":7,\"name\":\"a\\\"\\\\\\u000a\"}],\"left\":[]}"
+             \"ended\":[{\"pid\":7,\"name\":\"a\\\"\\\\\\u000a\"}],\"left\":[],\"kept\":[]}"
         );
+    }
+
+    #[test]
+    fn what_was_kept_and_what_could_be_is_said() {
+        let kept = |pid, rule: &str| (Process { pid, name: "x".into() }, rule.to_owned());
+        let mut said = report(ExitStatus::Code(0), &["sleep"]);
+        said.kept = vec![kept(4, "tmux")];
+        let line = "own: codex exited 0; ended with it: 1 (sleep), kept 1 (tmux, --keep)";
+        assert_eq!(said.line("own").as_deref(), Some(line));
+        assert!(said.json().ends_with("\"kept\":[{\"pid\":4,\"name\":\"x\",\"rule\":\"tmux\"}]}"));
+        let mut said = report(ExitStatus::Code(0), &[]);
+        said.kept = vec![kept(4, "tmux"), kept(5, "tmux"), kept(6, "ssh-agent")];
+        let line = "own: codex exited 0; kept 3 (tmux ×2, ssh-agent, --keep)";
+        assert_eq!(said.line("own").as_deref(), Some(line));
+        let mut said = report(ExitStatus::Code(0), &["tmux: server", "sleep", "tmux: server"]);
+        said.could_keep = could_keep(&said.ended, &Rules::shipped());
+        assert!(said.line("own").unwrap().ends_with("sleep); --keep tmux keeps it"));
+        assert!(could_keep(&said.ended, &Rules::default()).is_empty());
     }
 
     #[test]

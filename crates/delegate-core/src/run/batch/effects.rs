@@ -35,6 +35,7 @@ impl Loop {
         let launch = Launch {
             purpose: task.goal().chars().take(60).collect(),
             terminate_grace: self.batch.plan.settings.terminate_grace,
+            containment: self.batch.plan.settings.containment,
             sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
             waker: Arc::new(move || waked.notify_waiters()),
         };
