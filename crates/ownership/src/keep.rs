@@ -1,5 +1,5 @@
 //! What may live on when everything else of a wrapped program is ended: rules that a person names ([`crate::wrap`]'s
-//! `--keep`), and the judgement of one process by one of them. Pure: facts are read in [`look`], a guard acts
+//! `--keep`), and the judgement of one process by one of them. Pure: facts are read in `look`, a guard acts
 //! (`supervisor_loop`).
 //!
 //! A name alone never keeps anybody: each rule needs facts that the kernel tells.
