@@ -91,16 +91,18 @@ fn say(to: &mut dyn Write, kill: &Kill, now: Duration, style: Style) -> io::Resu
     let pid = kill.pid.map_or(String::new(), |pid| format!("{pid} "));
     let owner = kill.owner.as_ref().map_or(String::new(), |owner| format!(", of {}", owner.pid));
     let why = if kill.why.is_empty() { "no reason was given" } else { &kill.why };
-    let line = format!("{when}{dot}{pid}{}{owner}{dot}by its {}: {why}", name(kill), by(kill.by));
-    let line = match kill.by {
-        EndedBy::Janitor => line.replace("by its janitor", "by the janitor"),
-        EndedBy::Itself => line.replace("by its itself", "by itself"),
-        EndedBy::Owner | EndedBy::Supervisor | EndedBy::Keeper | EndedBy::Watchdog | _ => line,
+    let by_whom = match kill.by {
+        EndedBy::Itself => "by itself".to_owned(),
+        EndedBy::Janitor => "by the janitor".to_owned(),
+        one @ (EndedBy::Owner | EndedBy::Supervisor | EndedBy::Keeper | EndedBy::Watchdog | _) => {
+            format!("by its {}", by(one))
+        }
     };
+    let line = format!("{when}{dot}{pid}{}{owner}{dot}{by_whom}: {why}", name(kill));
     writeln!(to, "{}", escape(&line))?;
     for act in kill.acts.iter().filter(|act| act.what.starts_with("sent ")) {
         let pid = act.pid.map_or(String::new(), |pid| format!(" to {pid}"));
-        writeln!(to, "    {} {}{pid}: {}", by(act.by), act.what, escape(&act.why))?;
+        writeln!(to, "    {} {}{pid}: {}", by(act.by), escape(&act.what), escape(&act.why))?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@
 //! Nothing here needs a controller, so the rule that only leaves have processes does not bind: it binds
 //! cgroups that hand controllers on.
 
+use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +19,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, open, openat, unlinkat,
+};
 
 use crate::identity::Stat;
 use crate::registry::ScopeId;
@@ -28,6 +31,9 @@ const PREFIX: &str = "ownership-";
 
 /// Cgroups inside of one that are looked at: what a child makes in its own must not keep a guard busy.
 const MAX_INSIDE: usize = 1024;
+
+/// Cgroups that are removed in one go: each look removes so many, until nothing is left.
+const MAX_REMOVED: usize = 4096;
 
 /// Looks for `frozen 1`, and the time until the next one at most: what does not stand still by then (a
 /// process in state D) does not fork either.
@@ -165,9 +171,10 @@ impl Cell {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return true,
             Err(_) => {}
         }
-        for dir in self.all().into_iter().rev() {
-            drop(fs::remove_dir(dir));
+        if let Ok(dir) = open_dir(&self.path) {
+            remove_inside(dir);
         }
+        drop(fs::remove_dir(&self.path));
         !self.exists()
     }
 
@@ -290,6 +297,38 @@ fn inside(dir: &Path) -> Vec<PathBuf> {
     dirs.take(MAX_INSIDE).map(|entry| entry.path()).collect()
 }
 
+/// Removes what is inside of a cgroup, the innermost first; who lives somewhere keeps that and what is around it. Goes
+/// by descriptors, one at a time: how deep a child has nested them is its choice, and a path has an end.
+fn remove_inside(mut dir: OwnedFd) {
+    let (mut waiting, mut came_by, mut removed) = (vec![names_inside(&dir)], Vec::new(), 0);
+    while removed < MAX_REMOVED {
+        let Some(level) = waiting.last_mut() else { return };
+        if let Some(name) = level.pop() {
+            if unlinkat(&dir, &*name, AtFlags::REMOVEDIR).is_ok() {
+                removed += 1;
+                continue;
+            }
+            let Ok(below) = openat(&dir, &*name, DIR_FLAGS, Mode::empty()) else { continue };
+            waiting.push(names_inside(&below));
+            came_by.push(name);
+            dir = below;
+        } else {
+            waiting.pop();
+            let Some(name) = came_by.pop() else { return };
+            let Ok(above) = openat(&dir, c"..", DIR_FLAGS, Mode::empty()) else { return };
+            dir = above;
+            removed += usize::from(unlinkat(&dir, &*name, AtFlags::REMOVEDIR).is_ok());
+        }
+    }
+}
+
+fn names_inside(dir: &OwnedFd) -> Vec<CString> {
+    let entries = Dir::read_from(dir).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type() == FileType::Directory);
+    let names = dirs.map(|entry| entry.file_name().to_owned());
+    names.filter(|name| ![c".", c".."].contains(&&**name)).take(MAX_REMOVED).collect()
+}
+
 fn make_dir(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o755).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -298,9 +337,11 @@ fn make_dir(path: &Path) -> io::Result<()> {
 }
 
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    Ok(open(path, flags, Mode::empty())?)
+    Ok(open(path, DIR_FLAGS, Mode::empty())?)
 }
+
+const DIR_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 #[cfg(test)]
 mod tests {

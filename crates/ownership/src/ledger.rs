@@ -321,8 +321,11 @@ fn read(path: &Path, which: &Which) -> Result<Vec<Row>, LedgerError> {
 
 /// A connection that writes nothing. `None` where there is no ledger, or one without tables yet.
 fn read_only(path: &Path) -> Result<Option<Connection>, LedgerError> {
-    if !path.exists() {
-        return Ok(None);
+    match path.try_exists() {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        // Another user's: that is not the same as none.
+        Err(error) => return Err(LedgerError::new(path, &error)),
     }
     let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -251,6 +251,35 @@ fn a_child_that_plays_with_its_cgroup_ends_all_the_same() {
     }
 }
 
+/// What cannot be removed would stay for ever, and every later owner would try again and again.
+#[test]
+fn however_a_child_nests_cgroups_they_go_with_it() {
+    let Some(base) = tier::cgroup() else { return };
+    let name = "n".repeat(200);
+    // More than a guard looks through, and deeper than a path can say.
+    let wide = "mkdir $(seq 3000)".to_owned();
+    let deep = format!("for i in $(seq 30); do mkdir {name} && cd -P {name} || exit 9; done");
+    for (how, trick) in [("wide", wide), ("deep", deep)] {
+        let head =
+            "CELL=$BASE/$(sed -n 's/^0:://p' /proc/self/cgroup | sed 's/.*ownership-/ownership-/')";
+        let script =
+            format!("{head}; cd $CELL && {trick}; echo $$ > \"$DIR/ready\"; exec sleep 600");
+        let dir = tempfile::tempdir().expect("dir");
+        let spawn = shell(&script).env("DIR", dir.path()).env("BASE", &base).grace(GRACE);
+        let (child, _events) = start(&owner(), spawn);
+        let root = recorded(dir.path(), "ready");
+        let cell = cell(&base, &child);
+        assert!(
+            fs::read_dir(&cell).expect("cell").flatten().any(|one| one.path().is_dir()),
+            "{how}"
+        );
+        child.kill();
+        let emptied = child.wait_empty().expect("empty");
+        assert!(emptied.left.is_empty() && !root.lives(), "{how}: {emptied:?}");
+        is_gone(&cell);
+    }
+}
+
 #[test]
 fn an_exempt_job_stands_outside() {
     if tier::cgroup().is_none() {

@@ -136,6 +136,17 @@ fn it_is_private_and_does_not_sync_for_each_row() {
     assert_eq!(mode, "wal");
 }
 
+/// Another user's state directory, or one that cannot be reached: that there is no ledger would be a guess.
+#[test]
+fn one_that_cannot_be_seen_is_not_one_that_is_not_there() {
+    let (dir, file) = scratch();
+    assert!(living(&file).expect("none is no error").is_empty());
+    let around = dir.path().join("around");
+    std::os::unix::fs::symlink(&around, &around).expect("link");
+    let error = living(&around.join("ledger.sqlite")).expect_err("it cannot be known");
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+}
+
 #[test]
 fn a_clock_that_was_set_back_changes_no_order() {
     let (_dir, file) = scratch();

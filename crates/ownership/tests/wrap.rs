@@ -14,11 +14,12 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use support::matrix::{Bystanders, Case, run};
-use support::{Identity, kill_both, no_hooks, recorded, wait_for, wait_for_nobody};
+use support::process::everybody;
+use support::{Identity, kill_both, no_hooks, recorded, undisturbed, wait_for, wait_for_nobody};
 use wrapped::{OWN, Wrapped, holds, holds_handle, wait_child};
 
 fn own(args: &[&str]) -> Command {
-    let mut command = Command::new(OWN);
+    let mut command = undisturbed(OWN);
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -76,11 +77,95 @@ fn a_script_without_a_first_line_runs_as_in_a_shell() {
     assert_eq!((ended.status.code(), &*ended.stdout), (Some(4), b"got this\n".as_slice()));
 }
 
+/// A report is a line more where a descriptor was handed on: what stands there already stays.
+#[test]
+fn a_report_to_a_descriptor_cuts_off_nothing() {
+    let dir = tempfile::tempdir().expect("dir");
+    let log = dir.path().join("log");
+    for (name, redirect) in
+        [("/dev/fd/3", "3>>"), ("/dev/stdout", ">>"), ("/proc/self/fd/7", "7>>")]
+    {
+        fs::write(&log, "before\n").expect("write");
+        let line =
+            format!("exec {OWN} --report {name} -- sh -c 'exit 5' {redirect}{}", log.display());
+        let mut command = Command::new("bash");
+        let ended = command.args(["-c", &line]).stdin(Stdio::null()).output().expect("bash");
+        assert_eq!(ended.status.code(), Some(5), "{}", error_of(&ended));
+        let text = fs::read_to_string(&log).expect("read");
+        assert!(text.starts_with("before\n{\"schema\""), "{name}: {text}");
+    }
+    let refused = output(&["--report", "/dev/fd/77", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(125), "{}", error_of(&refused));
+}
+
+/// As the first process of a pid namespace, in a group that has no number there: `docker run`, `unshare`.
+#[test]
+fn a_group_of_another_pid_namespace_is_no_obstacle() {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWN, "--"]);
+    command.args(["sh", "-c", "setsid sleep 600 & sleep 0.1; exit 5"]).stdin(Stdio::null());
+    let ended = command.output().expect("unshare");
+    if error_of(&ended).contains("unshare failed") {
+        println!("SKIPPED: no pid namespace can be made here");
+        return;
+    }
+    assert_eq!(ended.status.code(), Some(5), "{}", error_of(&ended));
+    assert!(error_of(&ended).contains("ended with it: 1 (sleep)"), "{}", error_of(&ended));
+}
+
+/// What a container's engine runs inside, and leaves there, is the first process's to reap.
+#[test]
+fn the_first_process_of_a_namespace_reaps_what_is_left_to_it() {
+    let left = |off: &str| {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWN, "--", "sh", "-c"]);
+        command.args(["echo $$ > $D/new; mv $D/new $D/program; exec sleep 600"]);
+        command.env("D", dir.path()).env("OWNERSHIP_TEST_OFF", off).stdin(Stdio::null());
+        let mut unshare = command.spawn().expect("unshare");
+        wait_for("the program", || dir.path().join("program").exists().then_some(()));
+        let below = |pid: i32| everybody().filter(move |who| who.parent() == Some(pid));
+        let front = below(unshare.id().cast_signed()).next().expect("a front");
+        let mut sent = Command::new("nsenter");
+        sent.args(["--pid", "--target", &front.pid.to_string(), "sh", "-c", "sleep 0.1 & exit 0"]);
+        assert!(sent.status().expect("nsenter").success());
+        // From here on what it left is the front's.
+        let dead = |who: Identity| who.state().is_some_and(|state| state == "Z");
+        let others = || below(front.pid).filter(|who| who.name() == "sleep");
+        wait_for("it ends", || others().all(dead).then_some(()));
+        if off.is_empty() {
+            wait_for("it is reaped", || (others().count() == 0).then_some(()));
+        }
+        let left = others().count();
+        front.kill();
+        wait_child(&mut unshare);
+        left
+    };
+    let probe =
+        Command::new("unshare").args(["--pid", "--fork", "true"]).stderr(Stdio::null()).status();
+    if !probe.expect("unshare").success() {
+        println!("SKIPPED: no pid namespace can be made here");
+        return;
+    }
+    assert_eq!(left(""), 0);
+    if !no_hooks() {
+        assert_eq!(left("init"), 1);
+    }
+}
+
+#[test]
+fn a_name_drives_no_terminal() {
+    let ended = output(&["--", "no-such\x1b[2J\nprogram\u{202e}"]);
+    assert_eq!(ended.status.code(), Some(127));
+    let said = error_of(&ended);
+    assert!(said.contains("`no-such?[2J?program?`") && said.lines().count() == 1, "{said:?}");
+}
+
 /// What a program can see of itself, with and without us.
 const MIRROR: &str = r#"
 pwd; umask; ulimit -a; nice; echo "$*"; env | grep -v -e ^OWNERSHIP_ -e ^_= | sort
 grep -E '^Sig(Blk|Ign)|^NoNewPrivs|^Seccomp:|^Cpus_allowed_list' /proc/self/status
-cut -d ' ' -f 6-8 /proc/self/stat; cat /proc/self/oom_score_adj /proc/self/cgroup
+cut -d ' ' -f 6-8 /proc/self/stat; cat /proc/self/oom_score_adj; grep -v ^0:: /proc/self/cgroup
 for fd in /proc/self/fd/*; do echo "${fd##*/} $(readlink $fd)"; done | grep -v -e /proc/ -e pipe:
 cat <&7
 "#;
@@ -98,7 +183,7 @@ fn everything_that_a_program_finds_passes_through() {
             seven = seven.display(),
             mirror = MIRROR.replace('\'', "'\\''"),
         );
-        let mut command = Command::new("setsid");
+        let mut command = undisturbed("setsid");
         command.args(["-w", "bash", "-c", &script]).stdin(Stdio::null()).stderr(Stdio::inherit());
         let ended = command.output().expect("bash");
         assert!(ended.status.success(), "{wrap}: {:?}", ended.status);
@@ -141,7 +226,7 @@ fn closer(off: &str) -> (std::process::Child, Identity, tempfile::TempDir) {
         "exec 9>{path}/lock; flock 9; exec {OWN} -- sh -c 'exec >&- 9>&-; \
          echo $$ > {path}/new; mv {path}/new {path}/closed; exec sleep 600'"
     );
-    let mut command = Command::new("bash");
+    let mut command = undisturbed("bash");
     command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped());
     let front = command.env("OWNERSHIP_TEST_OFF", off).spawn().expect("own");
     let program = recorded(dir.path(), "closed");
@@ -259,10 +344,12 @@ const BLOWS: [(&str, Blow); 14] = [
         let guards = wrapped.guards();
         kill_both(guards.keeper.expect("two"), guards.supervisor);
         wait_for("others are there", || (wrapped.guards() != guards).then_some(()));
-        // One without a mark whom nobody holds yet would be nobody's.
+        // One without a mark whom nobody holds yet would be nobody's, but for its cgroup.
         wait_for("they hold the tree", || {
             let cleared = wrapped.member("cleared");
-            holds_handle(wrapped.guards().supervisor, cleared).then_some(())
+            let cell = fs::read_to_string(format!("/proc/{}/cgroup", cleared.pid)).ok()?;
+            let held = cell.contains("/ownership-");
+            (held || holds_handle(wrapped.guards().supervisor, cleared)).then_some(())
         });
         assert!(wrapped.is_whole(), "{:?}", wrapped.living());
         kill_front(wrapped);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use support::matrix::{Bystanders, Case, run};
-use support::{Identity, no_hooks, recorded, wait_for, wait_for_nobody};
+use support::{Identity, no_hooks, recorded, undisturbed, wait_for, wait_for_nobody};
 use terminal::Step::{Exists, Key, Line, See, Size, Stands};
 use terminal::{CTRL_BACKSLASH, CTRL_C, CTRL_D, CTRL_Z, PROMPT, Step, Terminal};
 
@@ -458,7 +458,7 @@ fn a_person_at_a_shell_sees_the_same() {
 #[test]
 fn without_a_shell_a_stop_is_no_stop() {
     let played = |wrap: &[&str]| {
-        let mut command = Command::new("setsid");
+        let mut command = undisturbed("setsid");
         command.arg("--ctty").args(wrap).args([
             "sh",
             "-c",
@@ -499,7 +499,7 @@ fn a_closed_window_leaves_nothing() {
     let bystanders = Bystanders::start();
     let run = |own: Option<&str>, by_shell: bool| {
         let dir = tempfile::tempdir().expect("dir");
-        let mut command = Command::new("setsid");
+        let mut command = undisturbed("setsid");
         command.arg("--ctty").env("TREE_DIR", dir.path()).env("STAYS", STAYS).env("PS1", PROMPT);
         let own = own.map(|own| format!("{own} --grace 300ms --"));
         let line = match by_shell {

@@ -26,6 +26,9 @@ impl Given {
     }
 }
 
+/// Faults of one file that are told.
+const MOST_FAULTS: usize = 100;
+
 /// Values by setting.
 pub(crate) type Layer = BTreeMap<Id, Given>;
 
@@ -87,6 +90,8 @@ impl FileLayer {
                     Ok(entries) => self.add_all(source, "", entries),
                     Err(fault) => self.faults.push(fault),
                 }
+            } else if self.faults.len() >= MOST_FAULTS {
+                self.give_up(source, &key);
             } else {
                 self.faults.push(unknown_section(source, &key));
             }
@@ -96,9 +101,22 @@ impl FileLayer {
 
     fn add_all(&mut self, source: Source<'_>, prefix: &str, entries: Vec<(Key, Node)>) {
         for (key, node) in entries {
+            if self.faults.len() >= MOST_FAULTS {
+                return self.give_up(source, &key);
+            }
             if let Err(fault) = self.add(source, prefix, key, node) {
                 self.faults.push(fault);
             }
+        }
+    }
+
+    /// Nobody repairs so many at once, and each costs a look through the text.
+    fn give_up(&mut self, source: Source<'_>, key: &Key) {
+        const CODE: &str = "too_many_faults";
+        if self.faults.last().is_none_or(|last| last.code != CODE) {
+            let message = format!("{MOST_FAULTS} faults; from here on nothing was checked");
+            let fault = source.fault(CODE, key.place, message);
+            self.faults.push(fault.hint("repair those above first"));
         }
     }
 

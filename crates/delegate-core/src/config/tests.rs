@@ -7,6 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
+use super::yaml::Source;
 use super::*;
 
 /// A home, a repository below it, and a system file, all empty.
@@ -191,12 +192,43 @@ fn a_key_comes_from_a_file_only_and_is_shown_in_no_message() {
         "fallback_providers: [{api_key: sk-canary}]",
         "api_key: sk-canary: x",
         "{api_key: sk-canary, x: 1}",
+        "base_url: https://user:sk-canary@host/v1",
+        "base_url: 'http://sk-canary@host'",
     ] {
         let shown = world.fault(&format!("delegation:\n  {below}\n"));
         assert!(shown.contains("F:2:") && !shown.contains("canary"), "{shown}");
     }
+    // What stands below a key is it.
+    for below in [
+        "api_key:\n    - sk-canary",
+        "api_key:\n  - sk-canary",
+        "api_key:\n    sk-canary: x",
+        "api_key: >\n\n    text\n    sk-canary: [",
+        "request_overrides:\n    headers:\n      - x: &a 1\n        sk-canary: 1\n        sk-canary: 2",
+    ] {
+        let text = format!("delegation:\n  {below}\n  max_iterations: -1\n");
+        let shown = world.fault(&text);
+        assert!(
+            shown.contains("F:") && !shown.contains("| sk-") && !shown.contains("- sk-"),
+            "{shown}"
+        );
+    }
     // What cannot hold a key is shown still.
     assert!(world.fault("delegation:\n  max_tokens: 5\n").contains("| "));
+}
+
+/// Each fault looks for its line; a file of a hundred thousand took minutes.
+#[test]
+fn a_file_with_nothing_but_faults_is_given_up_after_some() {
+    let wrong = |name: &str| (0..20_000).map(|n| format!("{name}{n}: 1\n")).collect::<String>();
+    for text in [format!("delegation:\n{}", wrong("  k")), wrong("k")] {
+        let source = Source { file: Some(Path::new("F")), text: &text };
+        let layer = layer::read(source);
+        assert_eq!(layer.faults.len(), 101);
+        let last = layer.faults.last().unwrap();
+        assert_eq!(last.code, "too_many_faults");
+        assert!(last.line >= Some(101) && last.line <= Some(102), "{last:?}");
+    }
 }
 
 #[cfg(unix)]

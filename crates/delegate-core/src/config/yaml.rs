@@ -112,27 +112,50 @@ impl Source<'_> {
             fault.line = Some(place.line);
             fault.column = Some(place.column.max(1));
             let width = place.width.max(1);
-            let line = self.line(place.line).filter(|line| !may_hold_key(line));
-            fault.source = line.map(|text| Box::new(SourceLine { text, width }));
+            fault.source = self.line(place.line).map(|text| Box::new(SourceLine { text, width }));
         }
         fault
     }
 
-    /// A line by its number, without its end. YAML ends a line with LF, CR LF or CR.
+    /// A line by its number, without its end. A message may end in a log: one that names a key, or stands below one
+    /// that does, is not shown.
     fn line(&self, number: u32) -> Option<String> {
         let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        let mut lines = self
-            .text
-            .split('\n')
-            .flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'));
-        Some(lines.nth(index)?.to_owned())
+        // The lines around the present one, outermost first: how far each is indented, and whether it names a key.
+        let mut around: Vec<(usize, bool)> = Vec::new();
+        for (at, line) in self.lines().enumerate() {
+            if !line.trim().is_empty() {
+                let own = indent(line);
+                around.truncate(around.partition_point(|(indent, _)| *indent < own));
+                around.push((own, names_key(line)));
+            }
+            if at == index {
+                let shown = !around.iter().any(|(_, names_key)| *names_key);
+                return shown.then(|| line.to_owned());
+            }
+        }
+        None
+    }
+
+    /// YAML ends a line with LF, CR LF or CR.
+    fn lines(&self) -> impl Iterator<Item = &str> {
+        let ended = self.text.split('\n');
+        ended.flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
     }
 }
 
-/// A message may end in a log; a line that names a key is not shown.
-fn may_hold_key(line: &str) -> bool {
+/// Whether a line names a key, or has an address with a password in it.
+fn names_key(line: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    let authority = |rest: &str| rest.split(['/', '?', '#', '\'', '"']).next()?.rfind('@');
     line.split(|c| !in_name(c)).any(delegate_protocol::routing::is_secret_name)
+        || line.split("://").skip(1).any(|rest| authority(rest).is_some())
+}
+
+/// How far a line is indented. An entry of a list may stand as far to the left as the key that has it.
+fn indent(line: &str) -> usize {
+    let rest = line.trim_start_matches(' ');
+    2 * (line.len() - rest.len()) + usize::from(rest.starts_with('-'))
 }
 
 /// Parses one document. An empty text is null.

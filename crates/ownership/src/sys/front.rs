@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::signal;
+use super::{Pid, signal};
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,18 @@ static NOTE_DISPOSITION: extern "C" fn() = note_disposition;
 
 pub(crate) fn pipe_was_ignored() -> bool {
     PIPE_WAS_IGNORED.load(Ordering::Relaxed)
+}
+
+/// The group of this process, and whether it was made for it: one of outside of this pid namespace has no number
+/// here, so that nobody could join it.
+pub(crate) fn group() -> io::Result<(Pid, bool)> {
+    // SAFETY: plain system call. (A group without a number is 0, which rustix takes for a broken kernel.)
+    let group = unsafe { libc::getpgrp() };
+    if group > 0 {
+        return Ok((group, false));
+    }
+    rustix::process::setpgid(None, None)?;
+    Ok((rustix::process::getpid().as_raw_nonzero().get(), true))
 }
 
 /// From now on these signals (bit 0 is signal 1) are blocked in this thread and in those that it starts, and are

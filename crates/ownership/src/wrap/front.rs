@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use super::machine::{Effect, Event, Machine};
 use super::passed::Passed;
-use super::report::EndedReport;
+use super::report::{EndedReport, printable};
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, Wrap};
 use crate::exit::{ChildEvent, Emptied, ExitStatus};
 use crate::hook;
@@ -25,7 +25,7 @@ use crate::launch;
 use crate::owner::{Owned, Owner};
 use crate::program::Program;
 use crate::spawn::{Phase, Spawn, SpawnError};
-use crate::sys::{Pid, front, signal};
+use crate::sys::{Pid, front, signal, wait};
 
 /// Signals that are for the program. The rest does to the front what it does to anybody, and the program ends with it.
 const HEARD: [i32; 12] = [
@@ -42,6 +42,9 @@ const HEARD: [i32; 12] = [
     libc::SIGTTIN,
     libc::SIGTTOU,
 ];
+
+/// What guards call themselves.
+const GUARDS: [&str; 2] = ["warden", "minder"];
 
 /// Real-time signals that the C library leaves to programs: 34 to 64.
 const REAL_TIME: u64 = u64::MAX << 33;
@@ -86,14 +89,18 @@ fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
     let passed = Passed::find().map_err(|error| Refused::failed("/proc cannot be read", &error))?;
     let report = match &wrap.report {
         None => None,
-        Some(path) => Some(File::create(path).map_err(|error| {
+        Some(path) => Some(passed.report(path).map_err(|error| {
             Refused::failed(&format!("{} cannot be written", path.display()), &error)
         })?),
     };
     // Before any thread exists: each has these blocked then.
-    let heard = HEARD.iter().fold(REAL_TIME, |set, number| set | 1 << (number - 1));
+    let ours = if is_init() && !hook::is_off("init") { 1 << (libc::SIGCHLD - 1) } else { 0 };
+    let heard = HEARD.iter().fold(REAL_TIME | ours, |set, number| set | 1 << (number - 1));
     let signals =
         front::hear(heard).map_err(|error| Refused::failed("signals cannot be heard", &error))?;
+    if passed.made_group {
+        take_terminal();
+    }
     if !hook::is_off("wake") {
         front::wake_with_parents_death();
     }
@@ -225,6 +232,17 @@ fn terminal() -> Option<OwnedFd> {
     open("/dev/tty", flags, Mode::empty()).ok()
 }
 
+/// Shows the terminal to our group where it was shown to one that has no number here: as far as can be told, to the one
+/// that we were in.
+fn take_terminal() {
+    let Some(terminal) = terminal() else { return };
+    if rustix::termios::tcgetpgrp(&terminal) == Err(rustix::io::Errno::OPNOTSUPP) {
+        // Where it fails, the program reads in the background.
+        let own = rustix::process::Pid::from_raw(identity::own_group());
+        let _ = own.map(|own| rustix::termios::tcsetpgrp(&terminal, own));
+    }
+}
+
 struct Front {
     machine: Machine,
     grace: Duration,
@@ -260,6 +278,10 @@ impl Front {
     /// `early`: what the kernel sends to all of the group may have come before the program was in it.
     fn drain_signals(&mut self, early: bool) {
         while let Some(came) = front::next(&self.signals) {
+            if came.number == libc::SIGCHLD {
+                bury_orphans();
+                continue;
+            }
             let hung_up = came.number == libc::SIGHUP && self.had_terminal && !has_terminal();
             let (number, by_process) = (came.number, came.by_process || early);
             let stands = self.stands();
@@ -374,6 +396,26 @@ impl Front {
     }
 }
 
+/// Whether everybody whose parent dies becomes ours: the first process of a pid namespace.
+fn is_init() -> bool {
+    identity::own_pid() == 1
+}
+
+/// Reaps what others left to the first process of a pid namespace, such as a check that was sent into a container. Guards
+/// are left to the owner, which holds them.
+fn bury_orphans() {
+    let own = Stat::read(identity::own_pid()).map(|stat| stat.name);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Pid>().ok());
+    for (pid, stat) in numbers.filter_map(|pid| Some((pid, Stat::read(pid)?))) {
+        // A guard-to-be has our name.
+        let is_guard = GUARDS.contains(&&*stat.name) || own.as_ref() == Some(&stat.name);
+        if stat.is_dead() && stat.parent == identity::own_pid() && !is_guard {
+            wait::reap(pid);
+        }
+    }
+}
+
 /// Whether this group would be an orphaned one if the guards did not stand above the program: nobody above it in the
 /// session, but out of the group, could let it go on.
 fn is_orphaned() -> bool {
@@ -394,6 +436,6 @@ fn say(line: &str) {
     let stderr = io::stderr();
     let mut asked = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)];
     if poll(&mut asked, Some(&LAST_WORD)).is_ok_and(|ready| ready > 0) {
-        drop(stderr.lock().write_all(format!("{line}\n").as_bytes()));
+        drop(stderr.lock().write_all(format!("{}\n", printable(line)).as_bytes()));
     }
 }

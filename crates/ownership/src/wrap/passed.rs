@@ -4,10 +4,10 @@
 use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::path::Path;
 
 use rustix::io::FdFlags;
 
-use crate::identity;
 use crate::spawn::Joins;
 use crate::sys::{front, process};
 
@@ -17,6 +17,8 @@ pub(super) struct Passed {
     /// Numbers of inherited descriptors: what this process opened itself is close-on-exec.
     numbers: Vec<RawFd>,
     pub(super) joins: Joins,
+    /// Our group was none of this pid namespace, and is one of our own now.
+    pub(super) made_group: bool,
 }
 
 impl Passed {
@@ -26,14 +28,27 @@ impl Passed {
         let ignored = mask(&status, "SigIgn") & !pipe;
         let ignored = if front::pipe_was_ignored() { ignored | pipe } else { ignored };
         let blocked = mask(&status, "SigBlk");
-        // One that cannot be named cannot be joined: the program leads its own then.
-        let group = identity::own_group();
-        Ok(Self { numbers: inherited()?, joins: Joins { group, ignored, blocked } })
+        let (group, made_group) = front::group()?;
+        let joins = Joins { group, ignored, blocked };
+        Ok(Self { numbers: inherited()?, joins, made_group })
     }
 
     /// Whether this signal was ignored.
     pub(super) fn ignores(&self, number: i32) -> bool {
         self.joins.ignored >> (number - 1) & 1 == 1
+    }
+
+    /// The file that a report goes to. One that was inherited is written where it stands: opened by its name it would be
+    /// another file, cut off at its start and not appended to.
+    pub(super) fn report(&self, path: &Path) -> io::Result<fs::File> {
+        match number_of(path) {
+            None => fs::File::create(path),
+            Some(number) if self.numbers.contains(&number) => {
+                let fd = process::borrowed(number);
+                Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?.into())
+            }
+            Some(_) => Err(rustix::io::Errno::BADF.into()),
+        }
     }
 
     /// A copy of each, with its number.
@@ -59,6 +74,19 @@ impl Passed {
             drop(process::inherited(number));
         }
         Ok(())
+    }
+}
+
+/// The descriptor that a path names (man 4 fd).
+fn number_of(path: &Path) -> Option<RawFd> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        path => {
+            let number =
+                ["/dev/fd/", "/proc/self/fd/"].iter().find_map(|dir| path.strip_prefix(dir));
+            number?.parse().ok()
+        }
     }
 }
 
@@ -93,6 +121,15 @@ mod tests {
         assert_eq!(mask(status, "SigIgn"), 1 << 63 | 1 << (libc::SIGPIPE - 1));
         assert_eq!(mask(status, "SigCgt"), 0);
         assert_eq!(mask("SigIgn:\tx", "SigIgn"), 0);
+    }
+
+    #[test]
+    fn descriptors_are_known_by_their_paths() {
+        let numbers = ["/dev/fd/3", "/proc/self/fd/12", "/dev/stdout", "/dev/stderr"];
+        assert_eq!(numbers.map(|path| number_of(Path::new(path))), [3, 12, 1, 2].map(Some));
+        for other in ["/dev/fd/x", "/dev/fd/3/x", "/dev/stdin", "/tmp/3", "3", ""] {
+            assert_eq!(number_of(Path::new(other)), None, "{other}");
+        }
     }
 
     #[test]

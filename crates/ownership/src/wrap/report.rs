@@ -118,9 +118,11 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A process chooses its own name: no control character of it reaches a terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+/// A process chooses its own name: nothing of it drives a terminal, or turns the text around it.
+pub(super) fn printable(name: &str) -> String {
+    let turns = |letter| matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}');
+    let is_bad = |letter: char| letter.is_control() || turns(letter) || letter == '\u{feff}';
+    name.chars().map(|letter| if is_bad(letter) { '?' } else { letter }).collect()
 }
 
 /// Names in the order in which they came first, with how often each came.
@@ -165,6 +167,12 @@ mod tests {
         assert_eq!(report(ExitStatus::Code(0), &[]).line("own"), None);
         let exited = report(ExitStatus::Code(3), &["a\n"]).line("own");
         assert_eq!(exited.as_deref(), Some("own: codex exited 3; ended with it: 1 (a?)"));
+    }
+
+    #[test]
+    fn nothing_drives_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2J\u{9b}1m\r\n\u{202e}\u{2066}b\u{feff}"), "a?[2J?1m????b?");
+        assert_eq!(printable("größer 日本"), "größer 日本");
     }
 
     #[test]

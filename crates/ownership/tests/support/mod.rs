@@ -111,6 +111,14 @@ pub(crate) fn kill_both(keeper: Identity, supervisor: Identity) {
     wait_for("both are gone", || (!keeper.lives() && !supervisor.lives()).then_some(()));
 }
 
+/// A program that ignores none of the signals by which a terminal ends programs, whoever started this test (`nohup`,
+/// a shell without job control).
+pub(crate) fn undisturbed(program: &str) -> std::process::Command {
+    let mut command = std::process::Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT", program]);
+    command
+}
+
 /// Compiles a program in C and gives its path: `DIR/NAME.exe`.
 pub(crate) fn compile(dir: &Path, name: &str, source: &str) -> std::path::PathBuf {
     let (code, program) = (dir.join(format!("{name}.c")), dir.join(format!("{name}.exe")));

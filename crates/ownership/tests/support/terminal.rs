@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::support::{DEADLINE, Identity, wait_for};
+use super::support::{DEADLINE, Identity, undisturbed, wait_for};
 
 /// What a person does.
 #[derive(Debug, Clone, Copy)]
@@ -99,7 +99,7 @@ impl Terminal {
 
     /// A shell; `$W` stands before what it is to run.
     pub(crate) fn shell(wrap: &str, dir: &Path) -> Self {
-        let mut command = Command::new("setsid");
+        let mut command = undisturbed("setsid");
         command.args(["--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
         command.current_dir(dir).env("PS1", PROMPT).env("W", wrap).env("TERM", "dumb");
         command.env("HISTFILE", "").env_remove("PROMPT_COMMAND").env("LC_ALL", "C.UTF-8");

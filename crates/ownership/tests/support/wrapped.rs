@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::process::Signal;
 
 use super::support::process::{Guards, everybody};
-use super::support::{Identity, recorded, wait_for};
+use super::support::{Identity, recorded, undisturbed, wait_for};
 
 /// The members, by the names of the files into which they write their numbers.
 pub(crate) const MEMBERS: [&str; 8] =
@@ -42,14 +42,14 @@ pub(crate) struct Wrapped {
 
 impl Wrapped {
     pub(crate) fn start(off: &str) -> Self {
-        let mut command = Command::new(OWN);
+        let mut command = undisturbed(OWN);
         command.args(["--grace", "300ms", "--", "bash", "-c", SCRIPT, "tree"]);
         Self::launch(command, off)
     }
 
     /// The same tree without anybody above it.
     pub(crate) fn bare() -> Self {
-        let mut command = Command::new("bash");
+        let mut command = undisturbed("bash");
         command.args(["-c", SCRIPT, "tree"]);
         Self::launch(command, "")
     }
