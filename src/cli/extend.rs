@@ -22,7 +22,7 @@ pub(crate) struct ExtendArgs {
     /// Id of a run (a prefix, `latest` or -), of a child, or RUN/CHILD
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::run_ids))]
     id: String,
-    /// [CHILD] DURATION: number or id of a child, then by how much, such as 90s or 5m
+    /// Number or id of a child where ID is a run, then by how much, such as 90s or 5m
     #[arg(value_name = "DURATION", required = true, num_args = 1..=2)]
     words: Vec<String>,
     #[command(flatten)]

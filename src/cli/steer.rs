@@ -23,7 +23,7 @@ pub(crate) struct SteerArgs {
     /// Id of a run (a prefix, `latest` or -), of a child, or RUN/CHILD
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::run_ids))]
     id: String,
-    /// [CHILD] TEXT: number or id of a child where ID is a run of several, then what to say
+    /// Number or id of a child where ID is a run of several, then what to say
     #[arg(value_name = "TEXT", required = true, num_args = 1..=2)]
     words: Vec<String>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! Control of runs from outside: by id, in the same process ([`Operator`]) or in another one of the same
-//! user, over a unix socket ([`Server`], [`Client`]). The protocol is JSON lines, see `docs/control.md`.
+//! user, over a unix socket (`Server`, [`Client`]). The protocol is JSON lines, see `docs/control.md`.
 //!
 //! | module | does |
 //! |---|---|
