@@ -133,7 +133,8 @@ impl Owner {
         let on_event = move |event| {
             told.event(&event);
             // That what was let live is gone is for the ledger only: a child ends once.
-            if !std::mem::replace(&mut has_ended, !matches!(event, ChildEvent::Exited(_))) {
+            let goes_on = matches!(event, ChildEvent::Exited(_) | ChildEvent::Stopped(_));
+            if !std::mem::replace(&mut has_ended, !goes_on) {
                 on_event(event);
             }
         };
