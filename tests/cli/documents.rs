@@ -23,6 +23,7 @@ fn the_commands_of_the_readme_run() {
     assert!(!yaml.is_empty());
     rig.file("BATCH.yaml", yaml[0]);
     rig.file("one.rs", "fn main() {}\n");
+    rig.file("build.sh", "true\n");
     let mut tried = 0;
     for line in blocks(&readme, "sh").concat().lines() {
         let line = line.split('#').next().unwrap().trim();
