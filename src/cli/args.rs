@@ -10,14 +10,14 @@ use delegate_protocol::{SubagentId, Value};
 
 use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
-use crate::cli::doctor::DoctorArgs;
-use crate::cli::exit;
-use crate::cli::{
+use crate::cli::commands::doctor::DoctorArgs;
+use crate::cli::commands::{
     extend::ExtendArgs, pause::PauseArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
     watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
-use crate::cli::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
+use crate::cli::commands::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
+use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
 #[derive(Debug, Parser)]
@@ -104,9 +104,9 @@ pub(crate) enum Verb {
     Man(ManArgs),
     /// Run any program so that nothing that it starts outlives it
     #[command(visible_alias = "wrap")]
-    Own(crate::cli::own::OwnArgs),
+    Own(crate::cli::commands::own::OwnArgs),
     /// Put a program under `own` for everybody who starts it by its name
-    Shim(crate::cli::shim::ShimArgs),
+    Shim(crate::cli::commands::shim::ShimArgs),
     /// A word that people try; answered with the right one
     #[command(hide = true)]
     Exec(ExecArgs),

@@ -5,28 +5,13 @@
 mod args;
 mod commands;
 mod control;
-mod doctor;
 mod exit;
-mod extend;
 mod fault;
-#[cfg(target_os = "linux")]
-mod janitor;
-#[cfg(target_os = "linux")]
-mod log;
 mod logging;
-mod own;
-mod pause;
 mod printer;
-#[cfg(target_os = "linux")]
-mod ps;
 mod render;
 mod screen;
-mod shim;
 mod signals;
-mod steer;
-mod stop;
-mod wait;
-mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -102,13 +87,13 @@ pub(crate) fn main() -> ExitCode {
     let json = args::wants_json(args.iter().map(OsString::as_os_str));
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return own::refused(&args, usage(&error, json)),
+        Err(error) => return commands::own::refused(&args, usage(&error, json)),
     };
     let logging = Logging::of(&cli.global, |name| value_of(&text_env(), name));
     let context = Context::new(&cli.global, logging.as_ref().is_some_and(Logging::to_stderr));
     let started = logging.map_or(Ok(()), |logging| logging.start());
     if let (Verb::Own(args), Ok(())) = (&cli.verb, &started) {
-        return own::run(args, &context);
+        return commands::own::run(args, &context);
     }
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
@@ -123,24 +108,24 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Runs(args) => commands::runs::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
-        Verb::Wait(args) => wait::run(args, context),
-        Verb::Watch(args) => watch::run(args, context),
-        Verb::Steer(args) => steer::run(args, context),
-        Verb::Stop(args) => stop::run(args, context),
-        Verb::Pause(args) => pause::run(args, context),
-        Verb::Extend(args) => extend::run(args, context),
-        Verb::Doctor(args) => doctor::run(args, context),
+        Verb::Wait(args) => commands::wait::run(args, context),
+        Verb::Watch(args) => commands::watch::run(args, context),
+        Verb::Steer(args) => commands::steer::run(args, context),
+        Verb::Stop(args) => commands::stop::run(args, context),
+        Verb::Pause(args) => commands::pause::run(args, context),
+        Verb::Extend(args) => commands::extend::run(args, context),
+        Verb::Doctor(args) => commands::doctor::run(args, context),
         #[cfg(target_os = "linux")]
-        Verb::Janitor(args) => janitor::run(args, context),
+        Verb::Janitor(args) => commands::janitor::run(args, context),
         #[cfg(target_os = "linux")]
-        Verb::Ps(args) => ps::run(args, context),
+        Verb::Ps(args) => commands::ps::run(args, context),
         #[cfg(target_os = "linux")]
-        Verb::Log(args) => log::run(args, context),
+        Verb::Log(args) => commands::log::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
-        Verb::Shim(args) => shim::run(args, context),
+        Verb::Shim(args) => commands::shim::run(args, context),
         // It ends as its program does: see `main`.
         Verb::Own(_) => Ok(Exit::BadInput),
         Verb::Exec(args) => Err(commands::exec(args).into()),

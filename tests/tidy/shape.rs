@@ -10,7 +10,7 @@ const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inhe
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
 const CLOCKS: [(&str, &str); 10] = [
     ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
-    ("src/cli/wait", "the verb waits for the end of runs"),
+    ("src/cli/commands/wait", "the verb waits for the end of runs"),
     (
         "crates/ownership/src/connection",
         "an owner waits for answers, and for guards that give none",
@@ -27,7 +27,7 @@ const CLOCKS: [(&str, &str); 10] = [
     ("crates/ownership/src/exempt/stop", "stopping a job waits for its end"),
     ("crates/ownership/src/janitor/end", "ending what is left over waits for it"),
     ("crates/delegate-child/src/session", "a child measures its own quiet time"),
-    ("src/cli/commands/watch", "the live view waits for events and for its next frame"),
+    ("src/cli/commands/follow", "the live view waits for events and for its next frame"),
 ];
 
 /// Most lines of a file, its test items not counted.

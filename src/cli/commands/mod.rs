@@ -4,12 +4,27 @@
 pub(crate) mod batch;
 pub(crate) mod completion;
 pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod extend;
+pub(crate) mod follow;
+#[cfg(target_os = "linux")]
+pub(crate) mod janitor;
+#[cfg(target_os = "linux")]
+pub(crate) mod log;
 pub(crate) mod logs;
 pub(crate) mod man;
+pub(crate) mod own;
+pub(crate) mod pause;
+#[cfg(target_os = "linux")]
+pub(crate) mod ps;
 pub(crate) mod run;
 pub(crate) mod runs;
+pub(crate) mod shim;
 pub(crate) mod show;
+pub(crate) mod steer;
+pub(crate) mod stop;
 pub(crate) mod trust;
+pub(crate) mod wait;
 pub(crate) mod watch;
 
 use delegate_core::config::Diagnostic;

@@ -12,7 +12,7 @@ use delegate_protocol::Status;
 
 use crate::cli::args::{OutputArgs, RunArgs};
 use crate::cli::commands::batch::{self, Input};
-use crate::cli::commands::watch::{Watch, Watched};
+use crate::cli::commands::follow::{Watch, Watched};
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
 use crate::cli::printer::Printer;

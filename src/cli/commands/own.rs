@@ -78,7 +78,7 @@ pub(crate) fn run(args: &OwnArgs, context: &Context) -> ExitCode {
         Err(why) => return wrong(&why),
     };
     if args.list_rules {
-        let listed = super::write_out(|to| write!(to, "{rules}"));
+        let listed = crate::cli::write_out(|to| write!(to, "{rules}"));
         return if listed.is_ok() { ExitCode::SUCCESS } else { FAILED.into() };
     }
     let kept = match rules.named(args.keep.iter().map(String::as_str)) {

@@ -15,9 +15,9 @@ use ownership::sight::{
     self, ChildView, Detail, JobView, OwnerState, OwnerView, Picture, ProcessView, WhyAlive,
 };
 
+use crate::cli::commands::janitor::{JOBS, bytes};
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
-use crate::cli::janitor::{JOBS, bytes};
 use crate::cli::render::text::{clip, count, escape, took};
 use crate::cli::render::{Paint, Style, json};
 use crate::cli::{Context, LEDGER, screen, warn, write_out};
