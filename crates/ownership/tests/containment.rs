@@ -94,10 +94,11 @@ fn the_directory_of_an_owner_that_is_killed_goes_with_its_guards() {
     is_gone(cell.parent().expect("a place"));
 }
 
-/// Stops all of them, so that nobody does anything between the first death and the last.
+/// Stops all of them, so that nobody does anything between the first death and the last. From the lowest one up: a death
+/// above a stopped group would continue it (`setpgid(2)`).
 fn kill_all_at_once(owner: &mut TreeOwner) {
     let guards = owner.guards().expect("guards");
-    let all = [guards.keeper.expect("a keeper"), guards.supervisor, owner.identity()];
+    let all = [guards.supervisor, guards.keeper.expect("a keeper"), owner.identity()];
     for who in all {
         assert!(who.signal(Signal::STOP));
         wait_for("stopped", || (who.state()? == "T").then_some(()));

@@ -132,7 +132,7 @@ fn who_starts_something_again_has_handed_the_group_over_before() {
     if support::no_hooks() {
         return;
     }
-    for (off, is_left) in [("", false), ("hand-over-first", true)] {
+    let is_left = |off: &str| {
         let settings = [("OWNERSHIP_TEST_SLOW_HAND_OVER", "1500"), ("OWNERSHIP_TEST_OFF", off)];
         let mut owner = GroupOwner::start_with("group-dead", &settings);
         let (keeper, supervisor) = owner.guards();
@@ -141,8 +141,11 @@ fn who_starts_something_again_has_handed_the_group_over_before() {
         owner.kill();
         gone(supervisor);
         gone(keeper);
-        assert_eq!(!owner.living().is_empty(), is_left, "{off}: {:?}", owner.living());
-    }
+        !owner.living().is_empty()
+    };
+    assert!(!is_left(""));
+    // A child that was asked for before the owner saw its line end is started behind the group.
+    assert!((0..10).any(|_| is_left("hand-over-first")), "switched off, it is left");
 }
 
 #[test]

@@ -102,12 +102,15 @@ pub(crate) fn supervisor_of(owned: &Owned) -> Identity {
     Identity::of(child.parent().expect("parent")).expect("supervisor")
 }
 
-/// Kills both guards at once: the lower one is stopped before, so that it has no time to see the other's death.
+/// Kills both guards at once: both are stopped before, so that neither has time to see the other's death, and the lower
+/// one dies first. The death of the upper one would continue it (`setpgid(2)`: an orphaned group).
 pub(crate) fn kill_both(keeper: Identity, supervisor: Identity) {
-    assert!(supervisor.signal(rustix::process::Signal::STOP));
-    wait_for("it is stopped", || (supervisor.state()? == "T").then_some(()));
-    keeper.kill();
+    for guard in [supervisor, keeper] {
+        assert!(guard.signal(rustix::process::Signal::STOP));
+        wait_for("it is stopped", || (guard.state()? == "T").then_some(()));
+    }
     supervisor.kill();
+    keeper.kill();
     wait_for("both are gone", || (!keeper.lives() && !supervisor.lives()).then_some(()));
 }
 
