@@ -77,6 +77,8 @@ mod linux {
             found.pending.store(true, Ordering::Release);
             let look = move || {
                 found.look(&ledger, &dir, policy);
+                // Not before what was ended can be said.
+                found.cleaning.store(false, Ordering::Release);
                 found.pending.store(false, Ordering::Release);
             };
             let thread = thread::Builder::new().name("delegate-review".to_owned());
@@ -185,7 +187,6 @@ mod linux {
             }
             self.cleaning.store(true, Ordering::Release);
             let cleaned = janitor.end_proved(&finding, grace.min(LONGEST_GRACE));
-            self.cleaning.store(false, Ordering::Release);
             if let Some(why) = &cleaned.unwritten {
                 tracing::warn!(target: "delegate::records", why, "not all that is left over was ended");
             }
