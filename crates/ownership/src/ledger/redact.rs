@@ -55,6 +55,9 @@ const PREFIXES: [&str; 17] = [
 /// Fewest characters of something without a name that is taken for a secret.
 const LONG: usize = 20;
 
+/// Digits of a number of base 16 from which on it is a key.
+const LONG_HEX: usize = 32;
+
 /// An argument list as it may be shown and kept: at most 10 tokens of at most 200 characters, secrets as `***`.
 #[must_use]
 pub fn redact(argv: &[OsString]) -> Vec<String> {
@@ -234,7 +237,7 @@ fn hide_runs(text: &str) -> String {
             shown.push_str(HIDDEN);
         } else {
             let parts: Vec<_> =
-                run.split('/').map(|part| if is_random(part) { HIDDEN } else { part }).collect();
+                run.split('/').map(|part| if is_key(part) { HIDDEN } else { part }).collect();
             shown.push_str(&parts.join("/"));
         }
         rest = &rest[run.len()..];
@@ -248,6 +251,16 @@ fn has_known_start(part: &str) -> bool {
     starts.into_iter().any(|start| {
         PREFIXES.iter().any(|prefix| start.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 8))
     })
+}
+
+/// Random, or a long number of base 16, in which chance may let digits and letters change seldom.
+fn is_key(part: &str) -> bool {
+    let is_number = |word: &str| {
+        word.len() >= LONG_HEX
+            && word.chars().all(|c| c.is_ascii_hexdigit())
+            && word.contains(|c: char| c.is_ascii_digit())
+    };
+    is_random(part) || part.split(|c: char| !c.is_ascii_alphanumeric()).any(is_number)
 }
 
 /// Long, and small letters, capitals and digits change as often as chance makes them, which no word or
