@@ -12,10 +12,10 @@ use support::{
 
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Ends by itself as soon as it has left a daemon.
+/// Ends by itself as soon as it is told to, and has left a daemon then.
 fn leaves_one(dir: &Path, leftovers: Leftovers) -> Spawn {
     let script = r#"(setsid sh -c 'echo $$ > "$DIR/left"; exec sleep 600' &)
-        while ! [ -s "$DIR/left" ]; do sleep 0.01; done"#;
+        while ! [ -e "$DIR/go" ]; do sleep 0.01; done"#;
     shell(script).env("DIR", dir).grace(GRACE).leftovers(leftovers)
 }
 
@@ -28,6 +28,7 @@ fn left_by(owner: &Owner, leftovers: Leftovers) -> (Owned, Identity, tempfile::T
     let dir = tempfile::tempdir().expect("dir");
     let (child, _events) = start(owner, leaves_one(dir.path(), leftovers));
     let left = recorded(dir.path(), "left");
+    std::fs::write(dir.path().join("go"), "").expect("write");
     (child, left, dir)
 }
 
