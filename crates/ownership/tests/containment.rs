@@ -543,28 +543,7 @@ fn an_orphan_that_lost_its_way_ends_with_its_scope() {
         return;
     }
     let dir = tempfile::tempdir().expect("dir");
-    let source = r#"
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(void) {
-    char path[4096];
-    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
-    if (fork() == 0) {
-        if (fork() == 0) {
-            setsid();
-            snprintf(path, sizeof path, "%s/daemon", getenv("DIR"));
-            FILE *file = fopen(path, "w");
-            fprintf(file, "%d\n", getpid());
-            fclose(file);
-            sleep(600);
-        }
-        _exit(0);
-    }
-    sleep(600);
-}"#;
-    let program = support::compile(dir.path(), "loose", source);
+    let program = support::loose_program(dir.path());
     let owner = owner();
     let (beside, _events) = start(&owner, sleeper());
     let (child, _events) = start(&owner, Spawn::new(&program).env("DIR", dir.path()).grace(GRACE));

@@ -783,7 +783,7 @@ fn a_thousand_children_come_back() {
 }
 
 #[test]
-#[ignore = "takes a minute, and as many processes"]
+#[ignore = "takes minutes, and as many processes: by hand. A thousand run always"]
 fn ten_thousand_children_come_back() {
     come_back(10_000);
 }

@@ -366,28 +366,7 @@ fn guards_do_not_leave_while_the_keeper_has_an_orphan() {
         return;
     }
     let dir = tempfile::tempdir().expect("dir");
-    let source = r#"
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-int main(void) {
-    char path[4096];
-    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
-    if (fork() == 0) {
-        if (fork() == 0) {
-            setsid();
-            snprintf(path, sizeof path, "%s/daemon", getenv("DIR"));
-            FILE *file = fopen(path, "w");
-            fprintf(file, "%d\n", getpid());
-            fclose(file);
-            sleep(600);
-        }
-        _exit(0);
-    }
-    sleep(600);
-}"#;
-    let program = support::compile(dir.path(), "loose", source);
+    let program = support::loose_program(dir.path());
     // Without a cgroup nothing tells whose the orphan is, and it stays until the owner's end.
     let settings = [("OWNERSHIP_TEST_IDLE_MS", "100"), ("OWNERSHIP_TEST_CONTAINMENT", "subreaper")];
     let mut player = scripted(dir.path(), &settings);

@@ -133,6 +133,32 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str) -> std::path::PathBu
     program
 }
 
+/// A program that gives up being a subreaper and leaves a daemon, whose number is in `$DIR/daemon`, to whoever stands above.
+pub(crate) fn loose_program(dir: &Path) -> std::path::PathBuf {
+    let source = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(void) {
+    char path[4096];
+    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    if (fork() == 0) {
+        if (fork() == 0) {
+            setsid();
+            snprintf(path, sizeof path, "%s/daemon", getenv("DIR"));
+            FILE *file = fopen(path, "w");
+            fprintf(file, "%d\n", getpid());
+            fclose(file);
+            sleep(600);
+        }
+        _exit(0);
+    }
+    sleep(600);
+}"#;
+    compile(dir, "loose", source)
+}
+
 /// A program of `examples/`. `cargo test` builds them; `cargo test --test NAME` alone does not.
 pub(crate) fn example(name: &str) -> std::path::PathBuf {
     let own = std::env::current_exe().expect("this program");
