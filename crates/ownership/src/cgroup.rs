@@ -227,6 +227,7 @@ pub(crate) fn stale(base: &Path) -> Vec<Stale> {
 }
 
 /// The place of a dead owner in which a cgroup stands, as far as its path tells.
+#[cfg(feature = "ledger")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grave {
     /// Of the place itself, as `/proc/PID/cgroup` writes it.
@@ -238,6 +239,7 @@ pub(crate) struct Grave {
 }
 
 /// The innermost place of an owner in the path of a cgroup, and the paths of those around it.
+#[cfg(feature = "ledger")]
 pub(crate) fn place_in(path: &str) -> Option<(Grave, Vec<String>)> {
     let mut places = Vec::new();
     let mut at = String::new();
@@ -253,6 +255,7 @@ pub(crate) fn place_in(path: &str) -> Option<(Grave, Vec<String>)> {
 }
 
 /// Whether a place is this user's and no guard holds it any more.
+#[cfg(feature = "ledger")]
 pub(crate) fn is_deserted(dir: &Path) -> bool {
     let own_user = rustix::process::geteuid().as_raw();
     let ours = fs::metadata(dir).is_ok_and(|meta| meta.uid() == own_user);

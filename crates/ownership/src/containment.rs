@@ -11,7 +11,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 #[cfg(target_os = "linux")]
-pub(crate) use look::{cgroup_of_guards, dir_of_cgroup};
+pub(crate) use look::cgroup_of_guards;
+#[cfg(all(target_os = "linux", feature = "ledger"))]
+pub(crate) use look::dir_of_cgroup;
 #[cfg(target_os = "linux")]
 pub use look::{file_system, limits};
 

@@ -78,6 +78,7 @@ impl Source {
     }
 
     /// The children of each of these.
+    #[cfg(feature = "ledger")]
     pub(crate) fn children_of(self, parents: &[Pid]) -> Vec<(Pid, Vec<Pid>)> {
         let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
         let of = |pid: &Pid| match self {

@@ -103,6 +103,7 @@ pub(crate) fn cgroup_of_guards() -> Cgroup2 {
 }
 
 /// The directory of a cgroup, whose path is as `/proc/PID/cgroup` writes it. `None` where it is not mounted.
+#[cfg(feature = "ledger")]
 pub(crate) fn dir_of_cgroup(path: &str) -> Option<PathBuf> {
     let mount = mounts().find(|mount| mount.kind == "cgroup2")?;
     joined(&mount.at, &mount.root, path)
