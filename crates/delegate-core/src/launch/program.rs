@@ -139,7 +139,10 @@ fn stock(name: &str) -> Option<PathBuf> {
     Some(folder.join(name)).filter(|path| path.is_file())
 }
 
-/// Cargo marks its build directories (<https://bford.info/cachedir/>).
+/// Cargo marks the build directory that it made itself (<https://bford.info/cachedir/>), not one that
+/// was there before, as a cache that was restored is; its own files lie in each profile's folder.
 fn is_build_directory(folder: &Path) -> bool {
     folder.join("CACHEDIR.TAG").is_file()
+        || folder.join(".cargo-lock").is_file()
+        || folder.join(".fingerprint").is_dir()
 }
