@@ -50,6 +50,8 @@ pub enum Op {
     /// What the call of this id gave, as JSON.
     Result(Option<String>, String),
     CostStatus(String),
+    /// A model call that cost so much, in US dollars.
+    Cost(f64),
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
     /// Burns the CPU for milliseconds.
@@ -188,6 +190,7 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
         Op::Result(id, result) => {
             session.tool_result(id.as_deref(), &serde_json::from_str(&result)?);
         }
+        Op::Cost(dollars) => session.api_call(Tokens::default(), Some(dollars)),
         Op::CostStatus(word) => session.cost_status(&word),
         Op::Relay(name, tool, preview) => {
             session.relay(&name, Some(&tool), Some(&preview), Value::Null);

@@ -32,7 +32,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["codec", "id"],
             &["value"],
             &["outcome", "routing"],
-            &["event", "spec", "tool_text"],
+            &["event", "spec", "tool_text", "trace"],
             &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],

@@ -1,5 +1,7 @@
-//! For tests only: the point of a worker's line at which the worker kills itself. A release build has none.
-//! `link` comes to these points; a line within one process has none.
+//! For tests only, and a release build has none: mechanisms that are switched off, and the point of a worker's line
+//! at which the worker kills itself. `link` comes to these points; a line within one process has none.
+//!
+//! `DELEGATE_TEST_OFF=acknowledge` takes words that steer and tells nobody.
 //!
 //! `DELEGATE_TEST_DIE_AT=POINT:MESSAGE[:TURN]`, where a turn is counted per point and message, from 1:
 //!
@@ -16,6 +18,14 @@ use delegate_protocol::{ChildEvent, ChildMessage, ParentMessage};
 use rustix::process::{Signal, getpid, kill_process};
 
 const DIE_AT: &str = "DELEGATE_TEST_DIE_AT";
+
+const OFF: &str = "DELEGATE_TEST_OFF";
+
+/// Whether a test has switched this mechanism off.
+pub(crate) fn is_off(mechanism: &str) -> bool {
+    cfg!(debug_assertions)
+        && std::env::var(OFF).is_ok_and(|list| list.split(',').any(|word| word == mechanism))
+}
 
 /// Where to die, if anywhere. Each half of a line has its own.
 #[derive(Debug, Default)]

@@ -7,7 +7,8 @@ use delegate_protocol::outcome::{
     Approval, MAX_APPROVALS, MAX_PATHS, NAME_BYTES, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES,
     ToolEnd, ToolOutput,
 };
-use delegate_protocol::{Beat, Note, Tokens};
+use delegate_protocol::trace::ToolTrace;
+use delegate_protocol::{Beat, Note, Tokens, ToolCall, Value, tool_text};
 
 use super::cut_off;
 
@@ -26,9 +27,21 @@ pub struct Spent {
     pub(super) written: Paths,
     pub(super) tail: VecDeque<ToolOutput>,
     pub(super) approvals: VecDeque<Approval>,
+    trace: ToolTrace,
 }
 
 impl Spent {
+    /// Takes the start of a tool.
+    pub fn tool(&mut self, name: &str, args: &Value, id: Option<&str>, args_bytes: u64) {
+        self.trace.start(id, name, args_bytes, tool_text::input_summary(args));
+    }
+
+    /// Its calls of tools by what it told; those that ran ended with it, and not well.
+    pub(super) fn tool_trace(&mut self) -> Vec<ToolCall> {
+        self.trace.all_done(false);
+        self.trace.take()
+    }
+
     /// Takes a note; `tool` is the one that runs.
     pub fn note(&mut self, note: Note, tool: Option<&str>) {
         match note {
@@ -43,7 +56,8 @@ impl Spent {
             }
             Note::File { path, written: true } => self.written.add(path),
             Note::File { path, written: false } => self.read.add(path),
-            Note::ToolDone(ToolEnd { tool: named, ok, preview, .. }) => {
+            Note::ToolDone(ToolEnd { id, tool: named, result_bytes, ok, preview }) => {
+                drop(self.trace.done(id.as_deref(), result_bytes, ok));
                 if self.tail.len() == OUTPUT_TAIL {
                     self.tail.pop_front();
                 }
@@ -142,7 +156,8 @@ mod tests {
         let mut spent = Spent::default();
         for number in 0..OUTPUT_TAIL + 1 {
             let preview = Some("é".repeat(2 * PREVIEW_CHARS));
-            let end = ToolEnd { tool: None, result_bytes: 1, ok: number % 2 == 0, preview };
+            let end =
+                ToolEnd { id: None, tool: None, result_bytes: 1, ok: number % 2 == 0, preview };
             spent.note(Note::ToolDone(end), Some(&number.to_string()));
         }
         assert_eq!(spent.tail.len(), OUTPUT_TAIL);

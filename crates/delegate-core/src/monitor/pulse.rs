@@ -125,7 +125,13 @@ mod tests {
     }
 
     fn tool(name: &str) -> ChildEvent {
-        ChildEvent::Tool { name: name.to_owned(), preview: None, args: Value::Null }
+        ChildEvent::Tool {
+            name: name.to_owned(),
+            preview: None,
+            args: Value::Null,
+            id: None,
+            args_bytes: 0,
+        }
     }
 
     fn call() -> ChildEvent {

@@ -9,6 +9,7 @@ use delegate_protocol::{RunId, SubagentId};
 use serde::{Deserialize, Serialize};
 
 use super::control::ControlState;
+use super::sets::Sets;
 use crate::plan::Plan;
 
 /// A child that has a place now.
@@ -80,6 +81,7 @@ pub(crate) struct LiveRun {
 pub(crate) struct Live {
     runs: Mutex<Vec<Arc<LiveRun>>>,
     paused: AtomicBool,
+    sets: Mutex<Sets>,
 }
 
 impl Live {
@@ -97,6 +99,12 @@ impl Live {
 
     pub(crate) fn runs(&self) -> Vec<Arc<LiveRun>> {
         self.lock().clone()
+    }
+
+    /// The number of a new batch in its conversation.
+    pub(crate) fn set_number(&self, session: Option<&str>, delegation: Option<&str>) -> u64 {
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        sets.number(session, delegation)
     }
 
     pub(crate) fn is_paused(&self) -> bool {
