@@ -14,6 +14,7 @@ mod support;
 mod batch_files;
 mod codes;
 mod config;
+mod config_edit;
 mod control;
 #[cfg(target_os = "linux")]
 mod crowd;

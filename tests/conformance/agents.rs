@@ -52,6 +52,8 @@ pub enum Op {
     CostStatus(String),
     /// A model call that cost so much, in US dollars.
     Cost(f64),
+    /// Says its context.
+    Context,
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
     /// Burns the CPU for milliseconds.
@@ -191,6 +193,10 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             session.tool_result(id.as_deref(), &serde_json::from_str(&result)?);
         }
         Op::Cost(dollars) => session.api_call(Tokens::default(), Some(dollars)),
+        Op::Context => {
+            let context = session.spec().context.clone().unwrap_or_default();
+            session.text(&context);
+        }
         Op::CostStatus(word) => session.cost_status(&word),
         Op::Relay(name, tool, preview) => {
             session.relay(&name, Some(&tool), Some(&preview), Value::Null);
