@@ -31,6 +31,7 @@ mod ledger;
 mod many;
 mod output;
 mod own;
+mod pages;
 mod records;
 mod rig;
 mod settings;

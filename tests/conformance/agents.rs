@@ -56,6 +56,8 @@ pub enum Op {
     Context,
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
+    /// Burns the CPU until a file exists, and says nothing.
+    BurnUntil(String),
     /// Burns the CPU for milliseconds.
     Burn(u64),
     /// Sleeps and looks at nothing.
@@ -206,6 +208,11 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             while start.elapsed() < Duration::from_millis(millis) {
                 session.checkpoint()?;
                 std::hint::black_box((0..1000u64).sum::<u64>());
+            }
+        }
+        Op::BurnUntil(path) => {
+            while !std::path::Path::new(&path).exists() {
+                std::hint::black_box((0..100_000u64).sum::<u64>());
             }
         }
         Op::Sleep(millis) => std::thread::sleep(Duration::from_millis(millis)),

@@ -36,6 +36,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
