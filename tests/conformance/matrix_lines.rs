@@ -44,14 +44,21 @@ fn m039_after_the_run_no_child_is_active() {
     for isolation in BOTH {
         let rig = rig(isolation);
         let open = rig.state.path().join("open").display().to_string();
-        let tasks = (0..3)
-            .map(|_| script([text("up"), Op::AwaitFile(open.clone())], answer("ok")).task("t"));
+        let tasks = (0..3).map(|_| {
+            let tools = ["read", "grep"].map(|name| Op::Tool(name.to_owned()));
+            let then = [Op::ToolDone(1, true), text("up"), Op::AwaitFile(open.clone())];
+            script(tools.into_iter().chain(then), answer("ok")).task("t")
+        });
         let mut run = rig.delegator.batch(tasks).start().unwrap();
         let ups = run.events().filter(|event| matches!(event, Event::Text { .. })).take(3);
         assert_eq!(ups.count(), 3);
         let operator = rig.delegator.operator(None);
         let active = operator.list_blocking();
         assert_eq!(active[0].list.children.len(), 3, "{isolation:?}");
+        for child in &active[0].list.children {
+            let tools = (child.tool_count, child.last_tool.as_deref(), child.tool.as_deref());
+            assert_eq!(tools, (2, Some("grep"), None), "{isolation:?}");
+        }
         let pids: Vec<_> = active[0].list.children.iter().filter_map(|child| child.pid).collect();
         assert_eq!(pids.len(), if isolation == Isolation::Process { 3 } else { 0 });
         let processes: Vec<_> = pids.into_iter().map(|pid| Identity::of(pid).unwrap()).collect();

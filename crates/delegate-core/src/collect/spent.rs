@@ -33,7 +33,11 @@ pub struct Spent {
 impl Spent {
     /// Takes the start of a tool.
     pub fn tool(&mut self, name: &str, args: &Value, id: Option<&str>, args_bytes: u64) {
-        self.trace.start(id, name, args_bytes, tool_text::input_summary(args));
+        // A worker of another make may name things as long as it likes, and many of them are kept.
+        let (mut name, mut id) = (head(name), id.map(head));
+        cut_off(&mut name, NAME_BYTES);
+        id.iter_mut().for_each(|id| cut_off(id, NAME_BYTES));
+        self.trace.start(id.as_deref(), &name, args_bytes, tool_text::input_summary(args));
     }
 
     /// Its calls of tools by what it told; those that ran ended with it, and not well.
@@ -57,6 +61,8 @@ impl Spent {
             Note::File { path, written: true } => self.written.add(path),
             Note::File { path, written: false } => self.read.add(path),
             Note::ToolDone(ToolEnd { id, tool: named, result_bytes, ok, preview }) => {
+                let mut id = id;
+                id.iter_mut().for_each(|id| cut_off(id, NAME_BYTES));
                 drop(self.trace.done(id.as_deref(), result_bytes, ok));
                 if self.tail.len() == OUTPUT_TAIL {
                     self.tail.pop_front();
@@ -87,6 +93,11 @@ impl Spent {
     pub fn api_calls(&self) -> u64 {
         self.calls[0].max(self.calls[1])
     }
+}
+
+/// Of a text that may be long, what has any use here.
+fn head(text: &str) -> String {
+    text.chars().take(NAME_BYTES).collect()
 }
 
 /// Paths in the order of their first mention; no more than an entry takes.
@@ -131,6 +142,32 @@ mod tests {
         // A worker that tells no notes beats, and the other way round.
         spent.beat(&Beat { api_calls: 7, ..Beat::default() });
         assert_eq!(spent.api_calls(), 7);
+    }
+
+    /// What is kept of a worker that names things without end is bounded.
+    #[test]
+    fn calls_of_a_worker_of_another_make_are_bounded() {
+        let mut spent = Spent::default();
+        let long = "é".repeat(100_000);
+        let args = Value::Map([(long.clone(), Value::Text(long.clone()))].into());
+        for _ in 0..2 * delegate_protocol::outcome::MAX_TOOL_TRACE {
+            spent.tool(&long, &args, Some(&long), u64::MAX);
+        }
+        let id = Some(long.clone());
+        let end = ToolEnd { id, tool: None, result_bytes: 5, ok: true, preview: None };
+        spent.note(Note::ToolDone(end), None);
+        let trace = spent.tool_trace();
+        assert_eq!(trace.len(), delegate_protocol::outcome::MAX_TOOL_TRACE);
+        let bytes = |call: &ToolCall| {
+            let summary = &call.input_summary;
+            let words = summary.argument_keys.iter().chain(&summary.targets);
+            call.tool.len() + words.map(String::len).sum::<usize>()
+        };
+        assert!(trace.iter().all(|call| bytes(call) < 4096 && call.tool.len() <= NAME_BYTES));
+        // The end found its call, though both had a name that is cut.
+        let last = trace.last().unwrap();
+        assert_eq!((last.result_bytes, last.status.as_str()), (5, "ok"));
+        assert_eq!(trace[0].status, "ok");
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub struct LiveChild {
     pub api_calls: u64,
     /// The tool that runs now.
     pub tool: Option<String>,
+    /// Tools that it has started.
+    #[serde(default)]
+    pub tool_count: u64,
+    /// The last of them.
+    #[serde(default)]
+    pub last_tool: Option<String>,
     /// Whether it can still be steered.
     pub accepts_steer: bool,
     /// Words to it that it has not taken yet.
