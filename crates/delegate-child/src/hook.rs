@@ -41,16 +41,15 @@ pub(crate) fn lose_down(message: &mut ParentMessage) {
 
 /// The same for what goes up.
 pub(crate) fn lose_up(message: &ChildMessage) -> Cow<'_, ChildMessage> {
-    match message {
-        ChildMessage::Event(ChildEvent::Note(Note::Call { tokens, cost_usd, .. }))
-            if is_off("reasoning") =>
-        {
-            let (tokens, cost_usd) = (*tokens, *cost_usd);
-            let note = Note::Call { tokens, reasoning_tokens: 0, cost_usd };
-            Cow::Owned(ChildMessage::Event(ChildEvent::Note(note)))
-        }
-        whole => Cow::Borrowed(whole),
+    let ChildMessage::Event(ChildEvent::Note(Note::Call { tokens, cost_usd, .. })) = message else {
+        return Cow::Borrowed(message);
+    };
+    if !is_off("reasoning") {
+        return Cow::Borrowed(message);
     }
+    let (tokens, cost_usd) = (*tokens, *cost_usd);
+    let note = Note::Call { tokens, reasoning_tokens: 0, cost_usd };
+    Cow::Owned(ChildMessage::Event(ChildEvent::Note(note)))
 }
 
 /// Where to die, if anywhere. Each half of a line has its own.
