@@ -32,7 +32,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["codec", "id"],
             &["value"],
             &["outcome", "routing"],
-            &["ask", "event", "spec", "tool_text"],
+            &["ask", "event", "spec", "tool_text", "trace"],
             &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
