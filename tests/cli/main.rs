@@ -39,5 +39,7 @@ mod settings;
 mod sight;
 mod signals;
 mod stock;
+#[cfg(target_os = "linux")]
+mod tasks;
 mod terminal;
 mod trust;

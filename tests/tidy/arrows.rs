@@ -40,15 +40,14 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/ownership",
         &[
-            &["exit", "hook", "crash", "program", "number", "containment"],
-            &["spawn"],
-            &["sys", "inherit"],
+            &["exit", "hook", "crash", "program", "number"],
+            &["containment", "spawn", "sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
             &["cgroup", "keep"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
-            &["attach", "order"],
+            &["attach", "order", "pid_one"],
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
             &["sight", "watchdog"],

@@ -191,10 +191,14 @@ impl Drop for Inner {
 /// is an error now and not at the first spawn.
 /// Whether it can be had where it was asked for by name. The best that there is always can.
 fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
-    if asked != ownership::Containment::Cgroup {
-        return Ok(());
-    }
-    match ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup) {
+    use ownership::Containment;
+    use ownership::containment::Tier;
+    let tier = match asked {
+        Containment::Cgroup => Tier::Cgroup,
+        Containment::PidNamespace => Tier::PidNamespace,
+        Containment::Auto | Containment::Subreaper | _ => return Ok(()),
+    };
+    match ownership::Machine::look().refusal(tier) {
         None => Ok(()),
         Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
     }
@@ -394,7 +398,11 @@ impl Delegator {
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => {
-                let owner = program::owner().map(|owner| inner.records.kept_by(owner));
+                let owner = program::owner().map(|owner| {
+                    // What a task in a thread starts is held as it is asked for here too.
+                    let owner = inner.records.kept_by(owner);
+                    owner.with_containment(plan.settings.containment)
+                });
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
