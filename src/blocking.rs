@@ -137,6 +137,12 @@ impl Delegator {
         self.0.operator(session)
     }
 
+    /// As [`crate::Delegator::files`].
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> crate::file_state::Files {
+        self.0.files(session)
+    }
+
     /// As [`crate::Delegator::store`].
     #[must_use]
     pub fn store(&self) -> &Store {

@@ -39,3 +39,5 @@ mod signals;
 mod stock;
 mod terminal;
 mod trust;
+#[cfg(target_os = "linux")]
+mod worktrees;

@@ -21,6 +21,7 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod files;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
@@ -40,6 +41,7 @@ mod submit;
 mod wire;
 mod wire_flood;
 mod wire_start;
+mod worktrees;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
@@ -50,6 +52,7 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || files::Filer,
     || routing_parity::Probe,
     results::Pupil::default
 );

@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-protocol",
         &[
-            &["codec", "id"],
+            &["codec", "file", "id"],
             &["value"],
             &["outcome", "routing"],
             &["ask", "event", "spec", "tool_text"],
@@ -69,6 +69,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
                 "guard",
                 "hook",
                 "kept",
+                "look",
                 "mail",
                 "owner_source",
                 "tail",
@@ -78,7 +79,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
-            &["agent", "session"],
+            &["agent", "files", "session"],
             &["agents"],
             &["second_turn"],
             &["registry"],
@@ -92,6 +93,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["config"],
             &["plan"],
+            &["file_state", "worktree"],
             &["store"],
             &["launch"],
             &["monitor"],

@@ -17,6 +17,7 @@ use crate::account::{Account, value_bytes};
 use crate::agent::{AskError, Interrupted};
 use crate::asks::Until;
 use crate::cancel::{Reason, Token};
+use crate::files::Files;
 use crate::kept::{Kept, Stream};
 use crate::mail::Mailbox;
 use crate::outbox::Outbox;
@@ -401,6 +402,12 @@ impl Session {
             Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
             other => Err(AskError::of(other)),
         }
+    }
+
+    /// Files that other agents of this tree work on, too: who changed what, and whose turn it is.
+    #[must_use]
+    pub fn files(&self) -> Files {
+        Files::new(Arc::clone(&self.desk), self.spec.cwd.as_deref())
     }
 
     /// Asks the parent, and waits for the answer.

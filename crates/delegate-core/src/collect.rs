@@ -154,6 +154,8 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         live_transcript: subject.live_transcript,
         summary_truncated: false,
         summary_full_path: None,
+        stale_paths: Vec::new(),
+        worktree: None,
         schema_valid: word.as_ref().map(|word| word.valid),
         schema_retries: word.as_ref().map(|word| word.retries),
         schema_errors: word.as_ref().map_or_else(Vec::new, |word| word.errors.clone()),

@@ -1,9 +1,10 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 mod batch;
+mod trees;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +18,8 @@ pub use self::batch::Batch;
 use self::batch::Beginning;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState, Files};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -60,6 +63,9 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    files: FileState,
+    /// What dead owners left of worktrees was looked at.
+    swept: Once,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -150,6 +156,8 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
+        let switch = switch.map(|(_, value)| value.clone());
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -173,6 +181,8 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            files: FileState::switched_by(switch.as_deref()),
+            swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -280,6 +290,13 @@ impl Delegator {
         &self.inner.store
     }
 
+    /// Files as the agent that delegates sees them: what it reads through this is what the end of a child reminds
+    /// it of. `session` is the key of its conversation ([`Batch::session`]), where there are several.
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> Files {
+        Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
     /// What a worker process executes, for people; `None` where only threads are possible.
     #[must_use]
     pub fn worker_description(&self) -> Option<&str> {
@@ -348,7 +365,7 @@ impl Delegator {
         })
     }
 
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+    fn start(&self, mut plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
@@ -370,7 +387,12 @@ impl Delegator {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
+        let run = RunId::random();
+        let trees = self.trees(run, &mut plan)?;
+        let caller = plan
+            .caller()
+            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
+        let plan = Arc::new(plan);
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
         if let Some(branch) = branch {
@@ -397,6 +419,9 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            files: inner.files.clone(),
+            caller,
+            trees,
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",

@@ -265,6 +265,8 @@ pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate
         live_transcript: None,
         summary_truncated: false,
         summary_full_path: None,
+        stale_paths: Vec::new(),
+        worktree: None,
         schema_valid: None,
         schema_retries: None,
         schema_errors: Vec::new(),

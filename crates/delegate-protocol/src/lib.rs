@@ -16,6 +16,7 @@
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
 //! | [`ask`] | what a child asks, and what it is answered |
+//! | [`file`] | what agents of one tree tell of files |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
@@ -25,6 +26,7 @@ pub mod ask;
 pub mod codec;
 pub mod envelope;
 pub mod event;
+pub mod file;
 pub mod frame;
 pub mod id;
 pub mod message;

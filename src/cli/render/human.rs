@@ -294,6 +294,8 @@ pub(crate) mod tests {
             live_transcript: None,
             summary_truncated: false,
             summary_full_path: None,
+            stale_paths: Vec::new(),
+            worktree: None,
             schema_valid: None,
             schema_retries: None,
             schema_errors: Vec::new(),

@@ -19,6 +19,7 @@
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
 //! | `reply` | answers to a child's questions |
+//! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -35,6 +36,7 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+mod mentions;
 mod reply;
 mod steers;
 mod tool_names;

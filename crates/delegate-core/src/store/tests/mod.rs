@@ -36,6 +36,8 @@ fn outcome(task_index: u32, summary: &str) -> Outcome {
         live_transcript: None,
         summary_truncated: false,
         summary_full_path: None,
+        stale_paths: Vec::new(),
+        worktree: None,
         schema_valid: None,
         schema_retries: None,
         schema_errors: Vec::new(),
