@@ -143,6 +143,12 @@ impl Delegator {
         self.0.files(session)
     }
 
+    /// As [`crate::Delegator::jobs`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> crate::jobs::OwnJobs {
+        self.0.jobs(session)
+    }
+
     /// As [`crate::Delegator::store`].
     #[must_use]
     pub fn store(&self) -> &Store {

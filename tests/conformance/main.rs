@@ -22,6 +22,7 @@ mod coverage;
 mod descriptors;
 mod events;
 mod files;
+mod jobs;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
@@ -53,6 +54,7 @@ delegate_runtime::test_support!(
     || Noisy,
     || { Swallow },
     || files::Filer,
+    || jobs::Jobber,
     || routing_parity::Probe,
     results::Pupil::default
 );

@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-protocol",
         &[
-            &["codec", "file", "id"],
+            &["codec", "file", "id", "job"],
             &["value"],
             &["outcome", "routing"],
             &["ask", "event", "spec", "tool_text"],
@@ -79,7 +79,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
-            &["agent", "files", "session"],
+            &["agent", "files", "jobs", "session"],
             &["agents"],
             &["second_turn"],
             &["registry"],
@@ -94,6 +94,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["config"],
             &["plan"],
             &["file_state", "worktree"],
+            &["jobs"],
             &["store"],
             &["launch"],
             &["monitor"],

@@ -65,7 +65,7 @@ impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         match error {
             FileError::Ask(error) => error.into(),
-            other => Self::new(other.to_string()),
+            FileError::Io { .. } | FileError::Busy(_) => Self::new(error.to_string()),
         }
     }
 }
@@ -134,7 +134,9 @@ impl Files {
         let found = look::stamp(&path).map_err(|source| io_error(&path, source))?;
         match self.ask(FileQuestion::Check { path: text(&path), found })? {
             FileAnswer::Checked(staleness) => Ok(staleness),
-            other => Err(unexpected(&other)),
+            FileAnswer::Noted | FileAnswer::Locked { .. } | FileAnswer::Busy(_) => {
+                Err(unexpected())
+            }
         }
     }
 
@@ -228,7 +230,7 @@ impl Files {
         match self.ask(FileQuestion::Lock { path, wait_ms })? {
             FileAnswer::Locked { lock } => Ok(FileLock { files: self.clone(), lock }),
             FileAnswer::Busy(busy) => Err(FileError::Busy(busy)),
-            other => Err(unexpected(&other)),
+            FileAnswer::Noted | FileAnswer::Checked(_) => Err(unexpected()),
         }
     }
 
@@ -260,9 +262,11 @@ impl Files {
         // One that unwinds may still write down what it did.
         let stops = self.desk.token.is_raised() && !matches!(question, FileQuestion::Lock { .. });
         let until = if stops { Until::ParentGone } else { Until::Interrupt };
-        match self.desk.ask(Question::File(question), until)? {
-            Answer::File(answer) => Ok(answer),
-            other => Err(AskError::of(other).into()),
+        let answer = self.desk.ask(Question::File(question), until)?;
+        if let Answer::File(answer) = answer {
+            Ok(answer)
+        } else {
+            Err(AskError::of(answer).into())
         }
     }
 }
@@ -275,6 +279,6 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn unexpected(answer: &FileAnswer) -> FileError {
-    FileError::Ask(AskError::Refused(format!("the parent has answered with {answer:?}")))
+fn unexpected() -> FileError {
+    FileError::Ask(AskError::Refused("the parent has answered another question".to_owned()))
 }

@@ -20,6 +20,7 @@ use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
 use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
+use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -64,6 +65,7 @@ struct Inner {
     clock: Option<ManualClock>,
     live: Arc<Live>,
     files: FileState,
+    jobs: Jobs,
     /// What dead owners left of worktrees was looked at.
     swept: Once,
     control_socket: bool,
@@ -168,6 +170,7 @@ impl Builder {
             WorkerProgram { owner, ..worker }
         });
         let batches = start_loop()?;
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -182,6 +185,7 @@ impl Builder {
             clock: self.clock,
             live: Arc::default(),
             files: FileState::switched_by(switch.as_deref()),
+            jobs,
             swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
@@ -295,6 +299,13 @@ impl Delegator {
     #[must_use]
     pub fn files(&self, session: Option<&str>) -> Files {
         Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// Background programs that children handed over; they end with this delegator. `session` as in
+    /// [`Delegator::files`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
+        OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
     }
 
     /// What a worker process executes, for people; `None` where only threads are possible.
@@ -420,6 +431,7 @@ impl Delegator {
             listener,
             clock: inner.clock.clone(),
             files: inner.files.clone(),
+            jobs: inner.jobs.clone(),
             caller,
             trees,
         };

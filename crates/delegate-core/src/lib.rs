@@ -8,6 +8,7 @@ pub mod config;
 pub mod control;
 pub mod delegator;
 pub mod file_state;
+pub mod jobs;
 pub mod launch;
 pub mod monitor;
 pub mod plan;

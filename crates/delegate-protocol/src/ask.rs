@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::file::{FileAnswer, FileQuestion};
+use crate::job::{JobAnswer, JobQuestion};
 
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
@@ -19,6 +20,8 @@ pub const REASON_BYTES: usize = 4 * 1024;
 pub enum Question {
     /// How long it may run yet. Answered by [`Answer::TimeLeft`].
     TimeLeft,
+    /// About a background program. Answered by [`Answer::Job`].
+    Job(JobQuestion),
     /// About a file that others work on, too. Answered by [`Answer::File`].
     File(FileQuestion),
 }
@@ -37,6 +40,8 @@ pub enum Answer {
         /// Milliseconds.
         ms: Option<u64>,
     },
+    /// How a background program stands.
+    Job(JobAnswer),
     /// What the registry of files says.
     File(FileAnswer),
 }
@@ -47,6 +52,7 @@ impl Question {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TimeLeft => "TimeLeft",
+            Self::Job(_) => "Job",
             Self::File(_) => "File",
         }
     }

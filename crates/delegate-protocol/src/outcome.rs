@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::Job;
+
 /// Tool calls that an entry keeps; older ones are dropped first.
 pub const MAX_TOOL_TRACE: usize = 1024;
 
@@ -369,6 +371,15 @@ pub struct Outcome {
     /// Files that its parent has read and it changed, where there is no summary that could say so.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_paths: Vec<String>,
+    /// Background programs that it handed to its parent, which run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handed_off_processes: Vec<Job>,
+    /// Background programs that ran at its end, and were ended with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphaned_processes: Vec<Job>,
+    /// Background programs that had ended, which it never heard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_completions: Vec<Job>,
     /// The git worktree that it had for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worktree: Option<Worktree>,

@@ -134,14 +134,14 @@ mod tests {
     fn granted(asked: Asked) -> Ticket {
         match asked {
             Asked::Granted(ticket) => ticket,
-            other => panic!("{other:?}"),
+            Asked::Waits(_) | Asked::TooMany => panic!("{asked:?}"),
         }
     }
 
     fn waits(asked: Asked) -> Ticket {
         match asked {
             Asked::Waits(ticket) => ticket,
-            other => panic!("{other:?}"),
+            Asked::Granted(_) | Asked::TooMany => panic!("{asked:?}"),
         }
     }
 

@@ -31,6 +31,7 @@ use super::manifest;
 use crate::collect::Said;
 use crate::file_state::FileState;
 use crate::file_state::registry::Who;
+use crate::jobs::Jobs;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
@@ -90,6 +91,8 @@ pub(crate) struct Batch {
     pub(crate) clock: Option<ManualClock>,
     /// Of the whole tree.
     pub(crate) files: FileState,
+    /// Background programs of the whole tree.
+    pub(crate) jobs: Jobs,
     /// Who delegates.
     pub(crate) caller: Who,
     /// `None`: no child has a worktree of its own.

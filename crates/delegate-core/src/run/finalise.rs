@@ -7,12 +7,15 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use delegate_child::schema::{MAX_CHECKED_BYTES, Schema};
 use delegate_protocol::{Outcome, Status, Value};
 
 use crate::collect::budget;
-use crate::file_state;
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState};
+use crate::jobs::{Jobs, Leaving};
 use crate::worktree::Trees;
 
 /// Its name in the child's folder.
@@ -28,8 +31,18 @@ pub(super) struct Finalise {
     pub(super) folder: Option<PathBuf>,
     /// Files that its parent is to read again.
     pub(super) stale: Vec<String>,
+    /// Its jobs, if it had any; then its file state is not left yet.
+    pub(super) jobs: Option<Left>,
     /// Its worktree, if it had one.
     pub(super) worktree: Option<OwnTree>,
+}
+
+/// What a child has beside its process.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) jobs: Jobs,
+    pub(super) files: FileState,
+    pub(super) who: Who,
 }
 
 /// The worktree of a child.
@@ -46,7 +59,8 @@ impl Finalise {
     pub(super) async fn carry_out(self, outcome: Outcome) -> Option<Outcome> {
         let over = |cap| outcome.summary.as_ref().is_some_and(|text| text.len() as u64 > cap);
         let told = outcome.schema_valid.is_some();
-        let small = self.stale.is_empty() && self.worktree.is_none();
+        let alone = self.jobs.is_none() && self.worktree.is_none();
+        let small = self.stale.is_empty() && alone;
         if small && self.schema.is_none() && !told && !self.cap.is_some_and(over) {
             return Some(outcome);
         }
@@ -73,10 +87,22 @@ impl Finalise {
                 "its answer is over max_summary_chars, and stays so: the whole could not be kept ({error})"
             ));
         }
+        if let Some(Left { jobs, files, who }) = self.jobs.take() {
+            let Leaving { handed, orphaned, unread } = jobs.leave(&who);
+            outcome.handed_off_processes = handed;
+            outcome.orphaned_processes = orphaned;
+            outcome.unread_completions = unread;
+            self.stale = files.leave(&who, SystemTime::now());
+        }
         // After the cut, which must not take it away again.
         file_state::remind(outcome, std::mem::take(&mut self.stale));
         if let Some(OwnTree { trees, index, alive }) = self.worktree.take() {
             outcome.worktree = trees.end(index, alive);
+            let kept = outcome.worktree.as_ref().and_then(|tree| Some((tree, tree.note.as_ref()?)));
+            if let Some((tree, why)) = kept {
+                let (path, branch) = (tree.path.display(), &tree.branch);
+                outcome.notes.push(format!("its worktree {path} on branch {branch} is {why}"));
+            }
         }
     }
 

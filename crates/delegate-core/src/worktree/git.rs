@@ -19,6 +19,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Bytes that a call may print; a list of two million paths fits.
 const OUTPUT: u64 = 64 * 1024 * 1024;
 
+/// No such file (errno 2 on Linux).
+const ENOENT: i32 = 2;
+
 /// Bytes of an error text that are shown.
 const SHOWN: usize = 400;
 
@@ -110,14 +113,14 @@ impl Git {
             let status = match event {
                 ChildEvent::Exited(exit) => Some(exit.status),
                 ChildEvent::Lost => None,
-                _ => return,
+                ChildEvent::Stopped(_) | ChildEvent::Emptied(_) | _ => return,
             };
             // Who waited may have given up.
             _ = ended.send(status);
         });
-        let owned = owned.map_err(|error| match error.phase {
-            Phase::Exec if error.errno == Some(2) => Trouble::NoGit,
-            _ => Trouble::System(error.to_string()),
+        let owned = owned.map_err(|error| {
+            let missing = error.phase == Phase::Exec && error.errno == Some(ENOENT);
+            if missing { Trouble::NoGit } else { Trouble::System(error.to_string()) }
         })?;
         let (out, err) = (read(out).map_err(system)?, read(err).map_err(system)?);
         let status = match end.recv_timeout(LIMIT) {

@@ -146,7 +146,7 @@ impl Worktrees {
             Trouble::Failed(..) => {
                 NoWorktree { why: format!("the repository {top} has no commit yet") }
             }
-            other => other.into(),
+            Trouble::NoGit | Trouble::System(_) | Trouble::TooLong(_) => trouble.into(),
         })?;
         Ok(Repository { top: top.into(), prefix: prefix.into(), base })
     }

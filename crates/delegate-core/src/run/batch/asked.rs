@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use delegate_protocol::file::{FileAnswer, FileQuestion};
+use delegate_protocol::job::{Job, JobAnswer, JobQuestion};
 use delegate_protocol::{Answer, Question};
 use tokio::sync::oneshot;
 
@@ -24,7 +25,53 @@ impl Loop {
                 reply.give(Answer::TimeLeft { ms });
             }
             Question::File(question) => self.file(index, question, reply),
+            Question::Job(question) => self.job(index, question, reply),
         }
+    }
+
+    fn job(&self, index: u32, question: JobQuestion, reply: Reply) {
+        let (jobs, who) = (self.batch.jobs.clone(), self.who(index));
+        let answer = match question {
+            JobQuestion::Start(spec) => match jobs.reserve(&who, &spec) {
+                Ok(job) => {
+                    let cwd = self.batch.plan.spec(index as usize).cwd;
+                    // A start may block: not on the thread that watches deadlines.
+                    tokio::task::spawn_blocking(move || {
+                        reply.give(job_answer(jobs.start(job, spec, cwd)));
+                    });
+                    return;
+                }
+                Err(why) => Err(why),
+            },
+            JobQuestion::List => {
+                return reply.give(Answer::Job(JobAnswer::Jobs(jobs.list(&who))));
+            }
+            JobQuestion::Wait { job, wait_ms } => {
+                let until = self.clock.now().saturating_add(Duration::from_millis(wait_ms));
+                if wait_ms > 0
+                    && let Some(end) = jobs.end_of(job)
+                {
+                    let clock = self.clock.clone();
+                    tokio::task::spawn_local(async move {
+                        tokio::select! {
+                            _ = end => {}
+                            () = clock.sleep_until(Some(until)) => {}
+                        }
+                        reply.give(job_answer(jobs.look(&who, job).ok_or_else(|| no_job(job))));
+                    });
+                    return;
+                }
+                jobs.look(&who, job).ok_or_else(|| no_job(job))
+            }
+            JobQuestion::End { job } => {
+                let grace = self.batch.plan.settings.terminate_grace;
+                jobs.end(&who, job, grace).ok_or_else(|| no_job(job))
+            }
+            JobQuestion::HandOff { job, purpose } => {
+                jobs.hand_off(&who, job, &purpose, &self.batch.caller)
+            }
+        };
+        reply.give(job_answer(answer));
     }
 
     fn file(&self, index: u32, question: FileQuestion, reply: Reply) {
@@ -53,6 +100,17 @@ impl Loop {
                 tokio::task::spawn_local(wait.out(self.clock.clone(), until, reply));
             }
         }
+    }
+}
+
+fn no_job(job: u64) -> String {
+    format!("job {job} is not yours")
+}
+
+fn job_answer(answer: Result<Job, String>) -> Answer {
+    match answer {
+        Ok(job) => Answer::Job(JobAnswer::Job(job)),
+        Err(why) => Answer::refused(why),
     }
 }
 

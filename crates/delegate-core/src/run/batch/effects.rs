@@ -21,7 +21,7 @@ use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
-use crate::run::finalise::{Finalise, OwnTree};
+use crate::run::finalise::{Finalise, Left, OwnTree};
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
 use crate::run::mentions::Mentions;
@@ -243,8 +243,17 @@ impl Loop {
     }
 
     fn finalise(&self, index: u32, facts: &Facts) -> Finalise {
-        // Nothing of it writes any more, or nobody can wait for that.
-        let stale = self.batch.files.leave(&self.who(index), SystemTime::now());
+        let (who, jobs) = (self.who(index), &self.batch.jobs);
+        let jobs = jobs.knows(&who).then(|| Left {
+            jobs: jobs.clone(),
+            files: self.batch.files.clone(),
+            who: who.clone(),
+        });
+        // With jobs it may still write until those are gone.
+        let stale = match &jobs {
+            Some(_) => Vec::new(),
+            None => self.batch.files.leave(&who, SystemTime::now()),
+        };
         let alive = may_be_alive(facts);
         let worktree = self.batch.trees.clone().map(|trees| OwnTree { trees, index, alive });
         let (plan, store) = (&self.batch.plan, &self.batch.store);
@@ -254,6 +263,7 @@ impl Loop {
             cap,
             folder: store.child_dir(self.batch.run, index),
             stale,
+            jobs,
             worktree,
         }
     }
