@@ -288,3 +288,23 @@ fn an_end_that_the_child_never_heard_is_in_the_entry() {
         }
     }
 }
+
+/// Threads share one environment and one working directory with their host: nothing of a child's goes there.
+#[test]
+fn rb_49_children_in_threads_leave_the_hosts_environment_and_folder_alone() {
+    let place = place(Isolation::Thread);
+    let before = (std::env::vars_os().collect::<Vec<_>>(), std::env::current_dir().unwrap());
+    let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let tasks = folders.iter().map(|folder| {
+        let acts = [Act::Start("echo $JOB; pwd".to_owned()), Act::Wait(0, 60_000)];
+        task(acts).cwd(fs::canonicalize(folder.path()).unwrap())
+    });
+    let seen = watch(&place.rig, tasks.collect::<Vec<_>>());
+    for (index, folder) in (0..).zip(&folders) {
+        let place = fs::canonicalize(folder.path()).unwrap();
+        let text = said(&seen, index);
+        assert!(text.contains("own\n") && text.contains(place.to_str().unwrap()), "{text}");
+    }
+    let after = (std::env::vars_os().collect::<Vec<_>>(), std::env::current_dir().unwrap());
+    assert_eq!(before, after);
+}

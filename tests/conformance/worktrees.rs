@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use delegate_runtime::config::Settings;
-use delegate_runtime::{Isolation, Outcome, StartError, Status, Task, Worktree};
+use delegate_runtime::{Cause, Isolation, Outcome, StartError, Status, Task, Worktree};
 
 use crate::support::{BOTH, Rig, command, rig_with, run};
 
@@ -86,10 +86,13 @@ fn records(rig: &Rig) -> usize {
 fn each_child_works_in_a_place_and_on_a_branch_of_its_own() {
     for isolation in BOTH {
         let (repository, rig) = (Repository::new(), isolated(isolation));
+        fs::create_dir(repository.top().join("build.log")).unwrap();
         let script = "pwd; git branch --show-current; \
              git worktree list --porcelain | grep -c '^locked delegate'; cat a; echo x > ignored.log";
         let mut tasks = vec![repository.task(script); 6];
         tasks.push(repository.task("pwd; git branch --show-current").worktree_isolation(false));
+        // A folder that no commit has.
+        tasks.push(repository.task("pwd").cwd(repository.top().join("build.log")));
         let (outcomes, _) = run(&rig, tasks);
         let mut places = std::collections::BTreeSet::new();
         for outcome in &outcomes[..6] {
@@ -107,6 +110,12 @@ fn each_child_works_in_a_place_and_on_a_branch_of_its_own() {
         let own = outcomes[6].summary.as_deref().unwrap();
         assert_eq!(own.lines().next().map(Path::new), Some(&*repository.top().join("sub")));
         assert_eq!(outcomes[6].worktree, None);
+        let own = outcomes[7].summary.as_deref().unwrap();
+        assert!(
+            Path::new(own.trim()).ends_with(below(tree(&outcomes[7])).join("build.log")),
+            "{own}"
+        );
+        assert!(tree(&outcomes[7]).pruned);
         assert_eq!((repository.branches(), repository.worktrees()), (vec!["main".to_owned()], 1));
         assert_eq!(records(&rig), 0);
     }
@@ -179,11 +188,43 @@ fn rb_51_where_there_can_be_no_worktree_nothing_starts() {
         ] {
             let script = format!("touch {}", ran.display());
             let task = command("work", ["sh", "-c", &script]).cwd(dir);
-            let refused = rig.delegator.batch([task]).start().err().expect("it is refused");
+            let Err(refused) = rig.delegator.batch([task]).start() else { panic!("{why}") };
             let text = refused.to_string();
             assert!(matches!(refused, StartError::NoWorktree { task: 0, .. }), "{text}");
             assert!(text.contains(why) && text.ends_with("nothing was started"), "{text}");
         }
         assert!(!ran.exists());
+    }
+}
+
+/// Found when the child is to start, and not before: its task fails and nothing of it is left.
+#[test]
+fn a_worktree_that_cannot_be_made_fails_its_task_only() {
+    for isolation in BOTH {
+        let (repository, rig) = (Repository::new(), isolated(isolation));
+        // A checkout that fails half way.
+        fs::write(repository.top().join(".git/info/attributes"), "* filter=broken\n").unwrap();
+        for (key, value) in [("required", "true"), ("smudge", "false"), ("clean", "cat")] {
+            git(&repository.top(), &["config", &format!("filter.broken.{key}"), value]);
+        }
+        let (outcomes, _) = run(&rig, [repository.task("echo ran")]);
+        let error = outcomes[0].error.as_deref().unwrap();
+        assert!(error.contains("`git reset` failed"), "{error}");
+        assert_eq!((repository.worktrees(), records(&rig)), (1, 0));
+        assert_eq!(repository.branches(), ["main"]);
+        // No branch can lie below another one.
+        git(&repository.top(), &["branch", "delegate"]);
+        let free = repository.task("echo fine").worktree_isolation(false);
+        let (outcomes, _) = run(&rig, [repository.task("echo ran"), free]);
+        assert_eq!(outcomes[0].status, Status::Error, "{:?}", outcomes[0]);
+        let Some(Cause::StartFailed { phase, .. }) = &outcomes[0].cause else {
+            panic!("{:?}", outcomes[0])
+        };
+        assert_eq!(phase, "worktree");
+        let error = outcomes[0].error.as_deref().unwrap();
+        assert!(error.contains("`git worktree add` failed"), "{error}");
+        assert_eq!((&outcomes[0].worktree, &outcomes[0].summary), (&None, &None));
+        assert_eq!(outcomes[1].status, Status::Completed);
+        assert_eq!((repository.worktrees(), records(&rig)), (1, 0));
     }
 }

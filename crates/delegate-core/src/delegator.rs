@@ -28,6 +28,7 @@ use crate::plan::{
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
@@ -430,10 +431,7 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
-            files: inner.files.clone(),
-            jobs: inner.jobs.clone(),
-            caller,
-            trees,
+            common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",

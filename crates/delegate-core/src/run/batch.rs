@@ -23,21 +23,18 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
+use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
 use super::manifest;
 use crate::collect::Said;
-use crate::file_state::FileState;
-use crate::file_state::registry::Who;
-use crate::jobs::Jobs;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
 use crate::store::{NewRun, Store};
-use crate::worktree::Trees;
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -89,14 +86,7 @@ pub(crate) struct Batch {
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
-    /// Of the whole tree.
-    pub(crate) files: FileState,
-    /// Background programs of the whole tree.
-    pub(crate) jobs: Jobs,
-    /// Who delegates.
-    pub(crate) caller: Who,
-    /// `None`: no child has a worktree of its own.
-    pub(crate) trees: Option<Arc<Trees>>,
+    pub(crate) common: Common,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }

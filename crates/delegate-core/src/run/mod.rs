@@ -19,6 +19,7 @@
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
 //! | `reply` | answers to a child's questions |
+//! | `common` | what a batch shares with its tree |
 //! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
 
@@ -26,6 +27,7 @@ pub(crate) mod batch;
 pub mod branch;
 mod child_io;
 mod clock;
+pub(crate) mod common;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;

@@ -17,9 +17,12 @@ mod inspect;
 mod record;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use delegate_protocol::RunId;
 use delegate_protocol::outcome::Worktree as Entry;
@@ -28,6 +31,9 @@ use ownership::{Identity, Owner};
 use self::decide::{Verdict, judge};
 use self::git::{Git, Trouble};
 use self::record::{Held, Record};
+
+/// How often a worktree is tried to be added.
+const ATTEMPTS: usize = 3;
 
 /// Folder of worktrees and their records in the state directory.
 pub const FOLDER: &str = "worktrees";
@@ -132,7 +138,13 @@ impl Worktrees {
             };
             let name = format!("{run}-{index}");
             let (path, branch) = (self.folder.join(&name), format!("delegate/{name}"));
-            places.push(Some(Place { repository, path, branch, name }));
+            let place = Place { repository, path, branch, name };
+            // It goes to the child as text.
+            if place.cwd().to_str().is_none() {
+                let why = format!("its place {} is not UTF-8", place.path.display());
+                return Err((index, dir.clone(), NoWorktree { why }));
+            }
+            places.push(Some(place));
         }
         Ok(Trees { worktrees: self.clone(), places, made: Mutex::default() })
     }
@@ -155,7 +167,7 @@ impl Worktrees {
     /// Worktrees of living owners, and those in use, are left alone.
     #[must_use]
     pub fn sweep(&self) -> Vec<Entry> {
-        let places = record::all(&self.folder).unwrap_or_else(|error| {
+        let places = record::all(&self.folder, SystemTime::now()).unwrap_or_else(|error| {
             tracing::warn!(target: "delegate::worktree", %error, "worktrees cannot be listed");
             Vec::new()
         });
@@ -184,15 +196,16 @@ impl Worktrees {
         (!entry.note.as_deref().is_some_and(|note| note.starts_with(IN_USE))).then_some(entry)
     }
 
-    /// What `git worktree add` leaves when it is killed early: a folder of git's own, and a branch.
+    /// Removes one that no child has worked in: what `git worktree add` leaves that failed, or was killed early (a folder
+    /// of git's own, and a branch).
     fn remove_traces(&self, record: &Record) {
         let (top, path) = (&record.repository, record.path.as_os_str());
-        let unlock = ["worktree".as_ref(), "unlock".as_ref(), path];
-        let prune = ["worktree", "prune"];
+        // Twice: it is locked, by us.
+        let words = ["worktree", "remove", "--force", "--force"].map(AsRef::<OsStr>::as_ref);
+        let remove = [&words[..], &[path]].concat();
         let _held = self.guard();
         // Each may have nothing to do.
-        let done = self.git.run(top, "worktree unlock", &unlock);
-        let done = done.and(self.git.run(top, "worktree prune", &prune));
+        let done = self.git.run(top, "worktree remove", &remove);
         let gone = self.delete_branch(record, &record.base);
         if let Err(trouble) = done.and(gone) {
             tracing::debug!(target: "delegate::worktree", %trouble, "traces");
@@ -237,7 +250,9 @@ impl Worktrees {
             Verdict::Keep(why) => why,
         };
         entry.note = Some(why);
-        if alive.is_none() {
+        if alive.is_some() {
+            STILL_USED.lock().unwrap_or_else(PoisonError::into_inner).push(held);
+        } else {
             self.let_go(&record);
             forget(held);
         }
@@ -270,6 +285,9 @@ impl Worktrees {
     }
 }
 
+/// Those whose child may still run in this process: nobody takes them over before its end.
+static STILL_USED: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
 /// Begins the note of one that is looked at again later.
 const IN_USE: &str = "in use by";
 
@@ -289,7 +307,7 @@ impl Trees {
     /// Makes the worktree of a task, if it has one. Blocks.
     ///
     /// # Errors
-    /// Why not; what was begun is left to whoever cleans up next.
+    /// Why not; what was begun is taken away again.
     pub fn make(&self, index: u32) -> Result<(), NoWorktree> {
         let Some(Some(place)) = self.places.get(index as usize) else { return Ok(()) };
         let owner = Identity::own();
@@ -306,19 +324,41 @@ impl Trees {
             let folder = self.worktrees.folder.display();
             NoWorktree { why: format!("its record cannot be written in {folder}: {error}") }
         })?;
-        let mut args: Vec<&std::ffi::OsStr> = Vec::new();
-        let words =
-            ["worktree", "add", "--quiet", "--lock", "--reason", &owner, "--no-track", "-b"];
-        args.extend(words.iter().map(AsRef::<std::ffi::OsStr>::as_ref));
-        args.push(place.branch.as_ref());
-        args.push(place.path.as_ref());
-        args.push(place.repository.base.as_ref());
-        {
-            let _held = self.worktrees.guard();
-            self.worktrees.git.run(&place.repository.top, "worktree add", &args)?;
+        let made = self.add(place, &owner);
+        if let Err(trouble) = made {
+            // Nobody has worked in it: it goes without a look.
+            self.worktrees.remove_traces(&held.record);
+            forget(held);
+            return Err(trouble.into());
         }
         self.made().insert(index, held);
         Ok(())
+    }
+
+    fn add(&self, place: &Place, reason: &str) -> Result<(), Trouble> {
+        let Worktrees { git, .. } = &self.worktrees;
+        let words =
+            ["worktree", "add", "--no-checkout", "--lock", "--reason", reason, "--no-track"];
+        let mut args: Vec<&OsStr> = words.iter().map(AsRef::as_ref).collect();
+        // Its name is used once, so nobody else's branch is reset.
+        args.extend(["-B", &*place.branch].map(AsRef::<OsStr>::as_ref));
+        args.extend([place.path.as_os_str(), place.repository.base.as_ref()]);
+        let guard = self.worktrees.guard();
+        let mut made = git.run(&place.repository.top, "worktree add", &args);
+        // Another process may be half through with one of its own, which git stumbles over.
+        for _ in 1..ATTEMPTS {
+            if !matches!(made, Err(Trouble::Failed(..))) {
+                break;
+            }
+            made = git.run(&place.repository.top, "worktree add", &args);
+        }
+        drop(guard);
+        made?;
+        // What takes its time needs nothing of the others.
+        let reset = ["reset", "--hard", "--quiet", "--no-recurse-submodules"];
+        git.run(&place.path, "reset", &reset)?;
+        // A folder that is not in the commit: the child is to work in it all the same.
+        fs::create_dir_all(place.cwd()).map_err(|error| Trouble::System(error.to_string()))
     }
 
     /// Looks at the worktree of a task whose child has ended, and removes it if it is proved clean. Blocks.

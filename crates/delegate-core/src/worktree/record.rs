@@ -6,6 +6,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,12 @@ const MOST: u64 = 64 * 1024;
 
 /// Ending of their names.
 const ENDING: &str = "json";
+
+/// Ending of one that is being written.
+const BEGUN: &str = "new";
+
+/// After this time nobody writes a record any more.
+const WRITTEN: Duration = Duration::from_secs(60);
 
 /// What is known of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,21 +47,19 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Writes a new one down, and holds it.
+    /// Writes a new one down, and holds it. It is there as a whole or not at all.
     pub(super) fn new(folder: &Path, name: &str, record: Record) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let place = folder.join(name).with_extension(ENDING);
+        let begun = folder.join(name).with_extension(BEGUN);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&place)?;
+        let mut file = options.open(&begun)?;
         file.lock()?;
         serde_json::to_writer(&file, &record)?;
         file.flush()?;
         file.sync_all()?;
-        // Somebody who cleans up may have found it empty, and taken it away.
-        if !is_at(&file, &place) {
-            return Err(io::Error::other("its record was taken away"));
-        }
+        let place = folder.join(name).with_extension(ENDING);
+        fs::rename(&begun, &place)?;
         Ok(Self { record, file, place })
     }
 
@@ -72,11 +77,6 @@ impl Held {
         file.rewind()?;
         let mut text = String::new();
         (&file).take(MOST).read_to_string(&mut text)?;
-        if text.is_empty() {
-            // It died before it had made anything.
-            fs::remove_file(place)?;
-            return Ok(None);
-        }
         let record = serde_json::from_str(&text)?;
         Ok(Some(Self { record, file, place: place.to_owned() }))
     }
@@ -97,8 +97,8 @@ fn is_at(file: &File, place: &Path) -> bool {
     own.ok().zip(there.ok()).is_some_and(|(own, there)| own == there)
 }
 
-/// Every record in a folder; none where there is no folder.
-pub(super) fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// Every record in a folder; none where there is no folder. Removes those that were never written to their end.
+pub(super) fn all(folder: &Path, now: SystemTime) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -106,12 +106,20 @@ pub(super) fn all(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut places = Vec::new();
     for entry in entries {
         let place = entry?.path();
-        if place.extension().is_some_and(|ending| ending == ENDING) {
+        let ending = place.extension().and_then(|ending| ending.to_str());
+        if ending == Some(ENDING) {
             places.push(place);
+        } else if ending == Some(BEGUN) && is_older(&place, now) {
+            fs::remove_file(place)?;
         }
     }
     places.sort();
     Ok(places)
+}
+
+fn is_older(place: &Path, now: SystemTime) -> bool {
+    let changed = fs::symlink_metadata(place).and_then(|seen| seen.modified());
+    changed.is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > WRITTEN))
 }
 
 #[cfg(test)]
@@ -132,26 +140,34 @@ mod tests {
     fn a_record_is_taken_over_only_when_its_owner_has_let_go() {
         let folder = tempfile::tempdir().unwrap();
         let held = Held::new(folder.path(), "x", record()).unwrap();
-        let places = all(folder.path()).unwrap();
+        let places = list(folder.path());
         assert_eq!(places.len(), 1);
         assert!(Held::take_over(&places[0]).unwrap().is_none(), "its owner lives");
-        assert!(Held::new(folder.path(), "x", record()).is_err(), "the name is taken");
         drop(held);
         let taken = Held::take_over(&places[0]).unwrap().unwrap();
         assert_eq!(taken.record, record());
         taken.forget().unwrap();
-        assert!(all(folder.path()).unwrap().is_empty());
-        assert!(all(&folder.path().join("none")).unwrap().is_empty());
+        assert!(list(folder.path()).is_empty());
+        assert!(list(&folder.path().join("none")).is_empty());
+    }
+
+    fn list(folder: &Path) -> Vec<PathBuf> {
+        all(folder, SystemTime::now()).unwrap()
     }
 
     #[test]
-    fn one_that_is_empty_goes_and_one_that_cannot_be_read_stays() {
+    fn one_that_cannot_be_read_stays_and_one_that_was_never_written_goes() {
         let folder = tempfile::tempdir().unwrap();
-        let (empty, odd) = (folder.path().join("a.json"), folder.path().join("b.json"));
-        fs::write(&empty, "").unwrap();
-        fs::write(&odd, "{\"owner\":1}").unwrap();
-        assert!(Held::take_over(&empty).unwrap().is_none());
-        assert!(Held::take_over(&odd).is_err());
-        assert_eq!(all(folder.path()).unwrap(), [odd]);
+        let (begun, odd) = (folder.path().join("a.new"), folder.path().join("b.json"));
+        fs::write(&begun, "").unwrap();
+        for text in ["", "{\"owner\":1}"] {
+            fs::write(&odd, text).unwrap();
+            assert!(Held::take_over(&odd).is_err());
+        }
+        assert_eq!(list(folder.path()), [&*odd]);
+        assert!(begun.exists(), "somebody may be writing it");
+        let later = SystemTime::now() + 2 * WRITTEN;
+        assert_eq!(all(folder.path(), later).unwrap(), [odd]);
+        assert!(!begun.exists());
     }
 }

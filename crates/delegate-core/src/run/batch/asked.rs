@@ -30,7 +30,7 @@ impl Loop {
     }
 
     fn job(&self, index: u32, question: JobQuestion, reply: Reply) {
-        let (jobs, who) = (self.batch.jobs.clone(), self.who(index));
+        let (jobs, who) = (self.batch.common.jobs.clone(), self.who(index));
         let answer = match question {
             JobQuestion::Start(spec) => match jobs.reserve(&who, &spec) {
                 Ok(job) => {
@@ -68,7 +68,7 @@ impl Loop {
                 jobs.end(&who, job, grace).ok_or_else(|| no_job(job))
             }
             JobQuestion::HandOff { job, purpose } => {
-                jobs.hand_off(&who, job, &purpose, &self.batch.caller)
+                jobs.hand_off(&who, job, &purpose, &self.batch.common.caller)
             }
         };
         reply.give(job_answer(answer));
@@ -78,7 +78,7 @@ impl Loop {
         if let Some(why) = file_state::refusal(&question) {
             return reply.give(Answer::refused(why));
         }
-        let (files, who) = (&self.batch.files, self.who(index));
+        let (files, who) = (&self.batch.common.files, self.who(index));
         if let Some(answer) = files.answer(&who, &question, SystemTime::now()) {
             return reply.give(Answer::File(answer));
         }

@@ -62,8 +62,8 @@ impl Loop {
         let transcript = self.live_transcript(index);
         self.note_in_manifest(index, "running", transcript.as_deref());
         let who = self.who(index);
-        self.batch.files.enter(who, self.batch.caller.clone());
-        let (launcher, trees) = (self.batch.launcher.clone(), self.batch.trees.clone());
+        self.batch.common.files.enter(who, self.batch.common.caller.clone());
+        let (launcher, trees) = (self.batch.launcher.clone(), self.batch.common.trees.clone());
         let failure = StartFailure {
             phase: "launch".to_owned(),
             errno: None,
@@ -86,7 +86,7 @@ impl Loop {
     pub(super) fn launched(&mut self, index: u32, launched: Launched) {
         if !self.monitor.awaits_launch(index) {
             // It was given up; dropping it ends it.
-            if let Some(trees) = self.batch.trees.clone() {
+            if let Some(trees) = self.batch.common.trees.clone() {
                 tokio::task::spawn_blocking(move || drop(trees.end(index, None)));
             }
             return;
@@ -243,19 +243,19 @@ impl Loop {
     }
 
     fn finalise(&self, index: u32, facts: &Facts) -> Finalise {
-        let (who, jobs) = (self.who(index), &self.batch.jobs);
+        let (who, jobs) = (self.who(index), &self.batch.common.jobs);
         let jobs = jobs.knows(&who).then(|| Left {
             jobs: jobs.clone(),
-            files: self.batch.files.clone(),
+            files: self.batch.common.files.clone(),
             who: who.clone(),
         });
         // With jobs it may still write until those are gone.
         let stale = match &jobs {
             Some(_) => Vec::new(),
-            None => self.batch.files.leave(&who, SystemTime::now()),
+            None => self.batch.common.files.leave(&who, SystemTime::now()),
         };
         let alive = may_be_alive(facts);
-        let worktree = self.batch.trees.clone().map(|trees| OwnTree { trees, index, alive });
+        let worktree = self.batch.common.trees.clone().map(|trees| OwnTree { trees, index, alive });
         let (plan, store) = (&self.batch.plan, &self.batch.store);
         let cap = budget::cap(plan.summary_ceiling(), plan.headroom(), plan.tasks.len() as u64);
         Finalise {
@@ -337,7 +337,7 @@ impl Loop {
     fn mentions(&self, index: u32) -> Mentions {
         let cwd = self.batch.plan.spec(index as usize).cwd;
         let base = cwd.or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| "/".into());
-        Mentions { state: self.batch.files.clone(), who: self.who(index), base }
+        Mentions { state: self.batch.common.files.clone(), who: self.who(index), base }
     }
 
     fn journal(&self, task_index: u32) -> Journal {
