@@ -147,6 +147,18 @@ impl Delegator {
         self.0.operator(session)
     }
 
+    /// As [`crate::Delegator::files`].
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> crate::file_state::Files {
+        self.0.files(session)
+    }
+
+    /// As [`crate::Delegator::jobs`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> crate::jobs::OwnJobs {
+        self.0.jobs(session)
+    }
+
     /// As [`crate::Delegator::store`].
     #[must_use]
     pub fn store(&self) -> &Store {

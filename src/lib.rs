@@ -59,7 +59,10 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{
+    Agent, AskError, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText, NewJob,
+    Registry, Session,
+};
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
@@ -70,8 +73,11 @@ pub use delegate_core::run::{
     Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
 };
 pub use delegate_core::store;
+pub use delegate_core::{file_state, jobs};
 pub use delegate_protocol::envelope::{Identity, Relayed};
-pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
+pub use delegate_protocol::file::{Busy, Staleness};
+pub use delegate_protocol::job::Job;
+pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
     ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
 };

@@ -43,3 +43,5 @@ mod stock;
 mod tasks;
 mod terminal;
 mod trust;
+#[cfg(target_os = "linux")]
+mod worktrees;

@@ -22,6 +22,8 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod files;
+mod jobs;
 mod killed;
 mod liveness;
 mod matrix_isolation;
@@ -44,6 +46,7 @@ mod submit;
 mod wire;
 mod wire_flood;
 mod wire_start;
+mod worktrees;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
@@ -54,6 +57,8 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || files::Filer,
+    || jobs::Jobber,
     || routing_parity::Probe,
     || killed::Counted,
     results::Pupil::default

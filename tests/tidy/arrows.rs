@@ -29,7 +29,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
     (
         "crates/delegate-protocol",
         &[
-            &["codec", "id"],
+            &["codec", "file", "id", "job"],
             &["value"],
             &["outcome", "routing"],
             &["ask", "event", "spec", "tool_text", "trace"],
@@ -68,6 +68,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
                 "guard",
                 "hook",
                 "kept",
+                "look",
                 "mail",
                 "owner_source",
                 "tail",
@@ -77,7 +78,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
-            &["agent", "session"],
+            &["agent", "files", "jobs", "session"],
             &["agents"],
             &["second_turn"],
             &["registry"],
@@ -91,6 +92,8 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["config"],
             &["plan"],
+            &["file_state", "worktree"],
+            &["jobs"],
             &["store"],
             &["launch"],
             &["monitor"],

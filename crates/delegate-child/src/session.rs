@@ -17,7 +17,9 @@ use crate::account::{Account, value_bytes};
 use crate::agent::{AskError, Interrupted};
 use crate::asks::Until;
 use crate::cancel::{Reason, Token};
+use crate::files::Files;
 use crate::hook;
+use crate::jobs::Jobs;
 use crate::kept::{Kept, Stream};
 use crate::mail::Mailbox;
 use crate::outbox::Outbox;
@@ -402,10 +404,24 @@ impl Session {
     pub fn time_left(&self) -> Result<Option<Duration>, AskError> {
         // One that unwinds may want to know, too.
         let until = if self.is_interrupted() { Until::ParentGone } else { Until::Interrupt };
-        match self.ask(Question::TimeLeft, until)? {
-            Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
-            other => Err(AskError::of(other)),
+        let answer = self.ask(Question::TimeLeft, until)?;
+        if let Answer::TimeLeft { ms } = answer {
+            Ok(ms.map(Duration::from_millis))
+        } else {
+            Err(AskError::of(answer))
         }
+    }
+
+    /// Files that other agents of this tree work on, too: who changed what, and whose turn it is.
+    #[must_use]
+    pub fn files(&self) -> Files {
+        Files::new(Arc::clone(&self.desk), self.spec.cwd.as_deref())
+    }
+
+    /// Background programs of this child: held by its parent, ended with this child unless they were handed over.
+    #[must_use]
+    pub fn jobs(&self) -> Jobs {
+        Jobs::new(Arc::clone(&self.desk))
     }
 
     /// Asks the parent, and waits for the answer.

@@ -1,9 +1,10 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 mod batch;
+mod trees;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +18,9 @@ pub use self::batch::Batch;
 use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState, Files};
+use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -24,6 +28,7 @@ use crate::plan::{
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
@@ -60,6 +65,10 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    files: FileState,
+    jobs: Jobs,
+    /// What dead owners left of worktrees was looked at.
+    swept: Once,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -150,6 +159,8 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
+        let switch = switch.map(|(_, value)| value.clone());
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -160,6 +171,7 @@ impl Builder {
             WorkerProgram { owner, ..worker }
         });
         let batches = start_loop()?;
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -173,6 +185,9 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            files: FileState::switched_by(switch.as_deref()),
+            jobs,
+            swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -284,6 +299,20 @@ impl Delegator {
         &self.inner.store
     }
 
+    /// Files as the agent that delegates sees them: what it reads through this is what the end of a child reminds
+    /// it of. `session` is the key of its conversation ([`Batch::session`]), where there are several.
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> Files {
+        Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// Background programs that children handed over; they end with this delegator. `session` as in
+    /// [`Delegator::files`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
+        OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
     /// What a worker process executes, for people; `None` where only threads are possible.
     #[must_use]
     pub fn worker_description(&self) -> Option<&str> {
@@ -383,7 +412,7 @@ impl Delegator {
         })
     }
 
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+    fn start(&self, mut plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
@@ -409,7 +438,12 @@ impl Delegator {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
+        let run = RunId::random();
+        let trees = self.trees(run, &mut plan)?;
+        let caller = plan
+            .caller()
+            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
+        let plan = Arc::new(plan);
         let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
@@ -437,6 +471,7 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",

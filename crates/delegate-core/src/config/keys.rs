@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::duration;
 
-/// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
-/// applies does not compile.
+/// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Id {
     ProcessIsolation,
@@ -41,6 +40,7 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    WorktreeIsolation,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -143,14 +143,9 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
     "max_async_children",
 ];
 
-/// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
-/// must not look as if it were.
-pub(crate) const LATER: [&str; 4] = [
-    "background_overflow",
-    "credential_pool_strategies",
-    "independent_completions",
-    "worktree_isolation",
-];
+/// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
+pub(crate) const LATER: [&str; 3] =
+    ["background_overflow", "credential_pool_strategies", "independent_completions"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -159,7 +154,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
+pub(crate) const NOT_KEYS: [&str; 7] = [
+    "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
     "DELEGATE_GOAL",
@@ -182,7 +178,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
+pub(crate) const KEYS: [KeyInfo; 32] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -452,6 +448,15 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         also: None,
         sensitive: true,
         about: "Children approve dangerous commands once (true) or deny them.",
+    },
+    KeyInfo {
+        id: Id::WorktreeIsolation,
+        name: "worktree_isolation",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "Each child works in a git worktree and on a branch of its own; removed at its end when proved clean, else kept (docs/worktrees.md).",
     },
     KeyInfo {
         id: Id::JanitorAtStart,

@@ -173,6 +173,8 @@ pub struct Settings {
     pub inherit_mcp_toolsets: bool,
     /// Children approve dangerous commands once, or deny them.
     pub subagent_auto_approve: bool,
+    /// Each child in a git worktree of its own.
+    pub worktree_isolation: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
 }
@@ -210,6 +212,7 @@ impl Default for Settings {
             fallback_providers: None,
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
+            worktree_isolation: false,
             janitor_at_start: AtStart::End,
         }
     }

@@ -117,6 +117,7 @@ fn every_key_reaches_its_setting() {
   fallback_providers: [{provider: q, model: n, api_key: sk-2}]
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
+  worktree_isolation: true
   janitor_at_start: report
 ",
     );
@@ -159,6 +160,7 @@ fn every_key_reaches_its_setting() {
         }]),
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
+        worktree_isolation: true,
         janitor_at_start: AtStart::Report,
     };
     let loaded = world.load(&world.sources()).unwrap();
@@ -279,7 +281,7 @@ fn a_check_tells_every_fault_in_the_order_of_the_file() {
     let world = World::new();
     let file = world.write(
         "c.yaml",
-        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  worktree_isolation: true\n  routes: {}\nother: 1\n",
+        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  independent_completions: true\n  routes: {}\nother: 1\n",
     );
     let system = world.path("none");
     let checked = show::check_with(Some(&file), &world.sources(), &system);

@@ -35,6 +35,7 @@ pub mod toolsets;
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -98,6 +99,8 @@ pub struct Plan {
     frame: Frame,
     /// What the agent loop built for each.
     built: Built,
+    /// Where children work that have a worktree of their own, by task; empty where none has.
+    worktrees: Vec<Option<PathBuf>>,
 }
 
 /// What was decided before any task was looked at; the same for every child of a batch.
@@ -203,7 +206,36 @@ impl Plan {
             metadata: task.metadata.clone(),
         };
         built.add_to(index, &mut spec);
+        if let Some(Some(own)) = self.worktrees.get(index) {
+            spec.cwd = Some(own.clone());
+            spec.workspace_hint = Some(own.clone());
+        }
         spec
+    }
+
+    /// The child that delegates, if it is one.
+    #[must_use]
+    pub fn caller(&self) -> Option<SubagentId> {
+        self.frame.parent.subagent_id
+    }
+
+    /// For each task that is to have a git worktree of its own the directory that it is made from; `None` where no
+    /// task is.
+    #[must_use]
+    pub fn isolated_dirs(&self) -> Option<Vec<Option<PathBuf>>> {
+        let here = || std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let dir = |task: &Task| {
+            let own = || task.cwd.clone().or_else(|| self.frame.parent.cwd.clone());
+            let wanted = task.worktree_isolation.unwrap_or(self.settings.worktree_isolation);
+            wanted.then(|| own().unwrap_or_else(here))
+        };
+        let dirs: Vec<_> = self.tasks.iter().map(dir).collect();
+        dirs.iter().any(Option::is_some).then_some(dirs)
+    }
+
+    /// Where these children work instead.
+    pub(crate) fn work_in(&mut self, worktrees: Vec<Option<PathBuf>>) {
+        self.worktrees = worktrees;
     }
 
     /// The children start now: what was built for them is theirs, and is not undone when the plan goes.
@@ -392,6 +424,7 @@ fn plan_within(
         nonce: uuid::Uuid::new_v4().as_fields().0,
         frame,
         built: Built::by(means.builder.cloned()),
+        worktrees: Vec::new(),
     };
     let known: Option<BTreeSet<&str>> =
         means.agents.map(|agents| agents.iter().map(String::as_str).collect());

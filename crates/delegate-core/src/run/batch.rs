@@ -23,6 +23,7 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
+use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
@@ -85,6 +86,7 @@ pub(crate) struct Batch {
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    pub(crate) common: Common,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }

@@ -20,12 +20,15 @@
 //! | `finalise` | the last look at an answer: schema and length |
 //! | `sets` | numbers of batches in their conversations |
 //! | `reply` | answers to a child's questions |
+//! | `common` | what a batch shares with its tree |
+//! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
 pub mod branch;
 mod child_io;
 mod clock;
+pub(crate) mod common;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;
@@ -36,6 +39,7 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+mod mentions;
 mod reply;
 mod sets;
 mod steers;
