@@ -48,7 +48,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["cgroup", "keep"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
-            &["attach", "order"],
+            &["attach", "order", "template"],
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
             &["sight", "watchdog"],
