@@ -32,6 +32,10 @@ const NOBODYS: i32 = 0;
 /// before it has said where it stands.
 const TEST_FORK: &str = "OWNERSHIP_TEST_FORK";
 
+/// For tests only: how many threads a template has at its start. The roles of a test program run on a thread
+/// of libtest, whose first one does nothing meanwhile.
+pub const TEST_THREADS: &str = "OWNERSHIP_TEST_THREADS";
+
 /// A template, before it serves.
 pub struct Template {
     control: OwnedFd,
@@ -41,6 +45,8 @@ pub struct Template {
     env: Vec<Vec<u8>>,
     habits: Habits,
     cwd: OwnedFd,
+    /// Its threads: one, but in a test program.
+    threads: u64,
 }
 
 impl std::fmt::Debug for Template {
@@ -67,6 +73,7 @@ impl Template {
     /// When this system has no such fork; the child must be executed then.
     pub fn on(control: OwnedFd) -> io::Result<Self> {
         let word = ThreadWord::find().ok_or(io::ErrorKind::Unsupported)?;
+        let threads = threads_at_start()?;
         rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
         let is_tag = |entry: &Vec<u8>| entry.starts_with(TAG_AT.to_bytes());
         let mut env = entries(std::env::vars_os());
@@ -74,7 +81,7 @@ impl Template {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let cwd = rustix::fs::open(".", flags, Mode::empty())?;
         let (shown, habits) = (Shown::find(TAG_AT), Habits::of_process());
-        Ok(Self { control, word, shown, env, habits, cwd })
+        Ok(Self { control, word, shown, env, habits, cwd, threads })
     }
 
     /// Puts back what preparing has changed of the process (signals, umask, directory).
@@ -85,7 +92,7 @@ impl Template {
         self.habits.restore();
         rustix::process::fchdir(&self.cwd)?;
         match identity::own_threads() {
-            Some(1) => Ok(()),
+            Some(count) if count == self.threads => Ok(()),
             count => Err(io::Error::other(format!(
                 "it has {} threads, and a copy has only one",
                 count.map_or_else(|| "an unknown number of".to_owned(), |count| count.to_string())
@@ -124,7 +131,7 @@ impl Template {
                 self.say(refused(libc::EPROTO));
                 continue;
             };
-            if identity::own_threads() != Some(1) {
+            if identity::own_threads() != Some(self.threads) {
                 // Something was started meanwhile, by a handler or a library.
                 self.say(failed(Phase::Clone, libc::EBUSY));
                 return Served::Over(ExitCode::FAILURE);
@@ -220,6 +227,16 @@ impl Template {
         }
         copy::set_variable(OsStr::new(TAG), Some(OsStr::from_bytes(&fork.tag)));
     }
+}
+
+/// A template has one thread.
+fn threads_at_start() -> io::Result<u64> {
+    let count = identity::own_threads().unwrap_or(0);
+    let tested = hook::setting(TEST_THREADS).and_then(|text| text.parse().ok());
+    if count == tested.unwrap_or(1) {
+        return Ok(count);
+    }
+    Err(io::Error::other(format!("it has {count} threads at its start")))
 }
 
 fn is_wrong(what: &str) -> bool {

@@ -91,6 +91,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
         Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
+        Type::Launcher => json!({ "enum": ["auto", "exec", "zygote", "pool"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),
