@@ -33,6 +33,16 @@ pub fn launcher() -> LauncherWish {
     known.unwrap_or_default()
 }
 
+/// The words of outcomes whose processes are started so. A pool has none that waits for the first child.
+pub fn launcher_words(isolation: Isolation) -> &'static [&'static str] {
+    match (isolation, launcher()) {
+        (Isolation::Thread, _) => &["thread"],
+        (_, LauncherWish::Auto | LauncherWish::Exec) => &["exec"],
+        (_, LauncherWish::Zygote) => &["zygote"],
+        (_, LauncherWish::Pool) => &["zygote", "pool"],
+    }
+}
+
 /// A rig with settings.
 pub fn rig_with(isolation: Isolation, mut settings: Settings) -> Rig {
     if settings.launcher == LauncherWish::Auto {

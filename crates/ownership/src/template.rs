@@ -25,6 +25,9 @@ use crate::{hook, identity};
 
 const TAG_AT: &CStr = c"OWNERSHIP_TAG=";
 
+/// From here on descriptors are moved while others take their numbers.
+const OUT_OF_THE_WAY: RawFd = 64;
+
 /// Exit code of a copy that was never registered, or could not be set up. Nobody asked for it.
 const NOBODYS: i32 = 0;
 
@@ -80,6 +83,7 @@ impl Template {
         env.retain(|entry| !is_tag(entry));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let cwd = rustix::fs::open(".", flags, Mode::empty())?;
+        let cwd = rustix::io::fcntl_dupfd_cloexec(&cwd, OUT_OF_THE_WAY)?;
         let (shown, habits) = (Shown::find(TAG_AT), Habits::of_process());
         Ok(Self { control, word, shown, env, habits, cwd, threads })
     }
@@ -190,12 +194,19 @@ impl Template {
             rustix::process::chdir(OsStr::from_bytes(dir)).map_err(in_dir)?;
         }
         let numbers = fork.fds.iter().chain([&fork.line]);
+        // Out of the way first: one of them may have the number of another.
+        let above = |(number, fd): (RawFd, OwnedFd)| {
+            rustix::io::fcntl_dupfd_cloexec(&fd, OUT_OF_THE_WAY).map(|fd| (number, fd))
+        };
+        let all: Result<Vec<_>, _> = numbers.copied().zip(fds).map(above).collect();
         let mut given = Vec::new();
-        for (number, fd) in numbers.copied().zip(fds) {
+        for (number, fd) in all.map_err(|errno| setup(errno.into()))? {
             if (0..3).contains(&number) {
                 copy::put_stream(fd.as_fd(), number).map_err(setup)?;
             } else {
-                given.push((number, fd));
+                // At its number, unless something that was prepared has that: then at the next free one.
+                let placed = rustix::io::fcntl_dupfd_cloexec(&fd, number);
+                given.push((number, placed.map_err(|errno| setup(errno.into()))?));
             }
         }
         self.set_environment(fork);

@@ -44,7 +44,6 @@ pub(crate) enum Id {
     Launcher,
     PoolMinIdle,
     PoolMaxIdle,
-    PoolMaxUses,
     PoolIdle,
 }
 
@@ -189,7 +188,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 36] = [
+pub(crate) const KEYS: [KeyInfo; 35] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -472,7 +471,6 @@ pub(crate) const KEYS: [KeyInfo; 36] = [
     launching::LAUNCHER,
     launching::POOL_MIN_IDLE,
     launching::POOL_MAX_IDLE,
-    launching::POOL_MAX_USES,
     launching::POOL_IDLE,
 ];
 

@@ -351,7 +351,6 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::Launcher => set(&mut settings.launcher, value.launcher()),
         Id::PoolMinIdle => set(&mut settings.pool.min_idle, value.count()),
         Id::PoolMaxIdle => set(&mut settings.pool.max_idle, value.count()),
-        Id::PoolMaxUses => set(&mut settings.pool.max_uses, value.count()),
         Id::PoolIdle => set(&mut settings.pool.idle, value.time()),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
     }

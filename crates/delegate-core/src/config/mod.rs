@@ -93,15 +93,13 @@ pub struct Pool {
     pub min_idle: u32,
     /// Most of one agent.
     pub max_idle: u32,
-    /// Children that one worker carries, if its agent is reusable.
-    pub max_uses: u32,
     /// Those above `min_idle` leave after this time without a launch.
     pub idle: Duration,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { min_idle: 0, max_idle: 4, max_uses: 1, idle: Duration::from_secs(30) }
+        Self { min_idle: 0, max_idle: 4, idle: Duration::from_secs(30) }
     }
 }
 

@@ -71,7 +71,6 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::Launcher => Value::from(settings.launcher.word()),
         Id::PoolMinIdle => count(settings.pool.min_idle),
         Id::PoolMaxIdle => count(settings.pool.max_idle),
-        Id::PoolMaxUses => count(settings.pool.max_uses),
         Id::PoolIdle => seconds(settings.pool.idle),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
         Id::InterruptGrace => seconds(settings.interrupt_grace),

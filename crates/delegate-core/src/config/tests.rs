@@ -119,7 +119,7 @@ fn every_key_reaches_its_setting() {
   subagent_auto_approve: true
   janitor_at_start: report
   launcher: pool
-  pool: {min_idle: 2, max_idle: 9, max_uses: 3, idle: 5s}
+  pool: {min_idle: 2, max_idle: 9, idle: 5s}
 ",
     );
     let expected = Settings {
@@ -163,7 +163,7 @@ fn every_key_reaches_its_setting() {
         subagent_auto_approve: true,
         janitor_at_start: AtStart::Report,
         launcher: LauncherWish::Pool,
-        pool: Pool { min_idle: 2, max_idle: 9, max_uses: 3, idle: Duration::from_secs(5) },
+        pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5) },
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);

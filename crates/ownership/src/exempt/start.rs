@@ -277,7 +277,8 @@ pub(super) fn start_job(job: &Job<'_>) -> Result<(Pid, OwnedFd), Failure> {
     let unopened = Failure { phase: Phase::Request, errno: libc::EBADF };
     let image = match order.image {
         Image::Named(_) => start::Image::Paths(&paths),
-        Image::Open | Image::Fork(_) => start::Image::Open(given.next().ok_or(unopened)?),
+        Image::Open => start::Image::Open(given.next().ok_or(unopened)?),
+        Image::Fork(_) => return Err(unopened),
     };
     let null = open_null().map_err(|error| setup_failure(&error))?;
     let (argv, env) = (terminated(&order.argv)?, terminated(&order.env)?);

@@ -35,16 +35,6 @@ pub(super) const POOL_MAX_IDLE: KeyInfo = KeyInfo {
     about: "Most waiting workers of one agent: as many are started ahead while it is in use.",
 };
 
-pub(super) const POOL_MAX_USES: KeyInfo = KeyInfo {
-    id: Id::PoolMaxUses,
-    name: "pool.max_uses",
-    kind: count(1_000_000, false),
-    default: "1",
-    also: None,
-    sensitive: false,
-    about: "Children that one worker carries, one after the other, if its agent says that it is reusable; others carry one.",
-};
-
 pub(super) const POOL_IDLE: KeyInfo = KeyInfo {
     id: Id::PoolIdle,
     name: "pool.idle_seconds",
