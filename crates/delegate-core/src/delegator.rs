@@ -22,9 +22,13 @@ use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
+#[cfg(target_os = "linux")]
+use crate::launch::pool::{self, Pool};
+#[cfg(target_os = "linux")]
+use crate::launch::zygote::{self, Zygotes};
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
-    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
+    self, ChildBuilder, Isolation, Launching, Means, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
@@ -59,6 +63,9 @@ struct Inner {
     builder: Option<Arc<dyn ChildBuilder>>,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
+    /// Templates of it, and workers that wait; made when they are first needed.
+    #[cfg(target_os = "linux")]
+    started: StartedAhead,
     records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
@@ -73,6 +80,14 @@ struct Inner {
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
     server: OnceLock<Option<Server>>,
+}
+
+/// What outlives a batch, so that the next one finds it.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Default)]
+struct StartedAhead {
+    zygotes: OnceLock<Arc<Zygotes>>,
+    pool: OnceLock<Arc<Pool>>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -179,6 +194,8 @@ impl Builder {
             providers: self.providers,
             builder: self.builder,
             worker,
+            #[cfg(target_os = "linux")]
+            started: StartedAhead::default(),
             records,
             store,
             batches,
@@ -193,6 +210,35 @@ impl Builder {
             server: OnceLock::new(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
+    }
+}
+
+impl Inner {
+    #[cfg(target_os = "linux")]
+    fn launcher(&self, worker: WorkerProgram, plan: &Plan) -> Launcher {
+        let zygotes = || {
+            let containment = self.settings.containment;
+            let made = || Arc::new(Zygotes::new(worker.clone(), containment));
+            Arc::clone(self.started.zygotes.get_or_init(made))
+        };
+        match plan.launching.as_ref().map(|(launching, _)| *launching) {
+            Some(Launching::Exec) | None => Launcher::Exec(worker),
+            Some(Launching::Zygote) => Launcher::Zygote(zygotes()),
+            Some(Launching::Pool) => {
+                let terms = pool::Terms {
+                    pool: self.settings.pool,
+                    grace: plan.settings.terminate_grace,
+                    containment: plan.settings.containment,
+                };
+                let made = || Arc::new(Pool::new(zygotes(), terms));
+                Launcher::Pool(Arc::clone(self.started.pool.get_or_init(made)))
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn launcher(&self, worker: WorkerProgram, _plan: &Plan) -> Launcher {
+        Launcher::Exec(worker)
     }
 }
 
@@ -311,6 +357,20 @@ impl Delegator {
     #[must_use]
     pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
         OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// What is known of the templates of workers, by agent ([`crate::launch::zygote`]).
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn templates(&self) -> Vec<zygote::Account> {
+        self.inner.started.zygotes.get().map(|zygotes| zygotes.accounts()).unwrap_or_default()
+    }
+
+    /// Worker processes that wait for a child of this agent ([`crate::launch::pool`]).
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn waiting_workers(&self, agent: &str) -> Vec<u32> {
+        self.inner.started.pool.get().map(|pool| pool.waiting_pids(agent)).unwrap_or_default()
     }
 
     /// What a worker process executes, for people; `None` where only threads are possible.
@@ -435,7 +495,8 @@ impl Delegator {
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
-                Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
+                let worker = inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
+                inner.launcher(worker, &plan)
             }
         };
         let run = RunId::random();
