@@ -334,6 +334,7 @@ mod tests {
             verified_empty: false,
             durable: false,
             warnings: vec!["careful".into()],
+            launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
         };
         (dir, Report::new(store, ending))
