@@ -1,5 +1,6 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod ahead;
 mod batch;
 mod trees;
 
@@ -15,6 +16,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
+use self::ahead::Ahead;
 use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
@@ -22,13 +24,9 @@ use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
-#[cfg(target_os = "linux")]
-use crate::launch::pool::{self, Pool};
-#[cfg(target_os = "linux")]
-use crate::launch::zygote::{self, Zygotes};
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
-    self, ChildBuilder, Isolation, Launching, Means, Parent, Plan, Providers, StartError, Task,
+    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
@@ -64,8 +62,7 @@ struct Inner {
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
     /// Templates of it, and workers that wait; made when they are first needed.
-    #[cfg(target_os = "linux")]
-    started: StartedAhead,
+    ahead: Ahead,
     records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
@@ -80,14 +77,6 @@ struct Inner {
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
     server: OnceLock<Option<Server>>,
-}
-
-/// What outlives a batch, so that the next one finds it.
-#[cfg(target_os = "linux")]
-#[derive(Debug, Default)]
-struct StartedAhead {
-    zygotes: OnceLock<Arc<Zygotes>>,
-    pool: OnceLock<Arc<Pool>>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -194,8 +183,7 @@ impl Builder {
             providers: self.providers,
             builder: self.builder,
             worker,
-            #[cfg(target_os = "linux")]
-            started: StartedAhead::default(),
+            ahead: Ahead::default(),
             records,
             store,
             batches,
@@ -210,35 +198,6 @@ impl Builder {
             server: OnceLock::new(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
-    }
-}
-
-impl Inner {
-    #[cfg(target_os = "linux")]
-    fn launcher(&self, worker: WorkerProgram, plan: &Plan) -> Launcher {
-        let zygotes = || {
-            let containment = self.settings.containment;
-            let made = || Arc::new(Zygotes::new(worker.clone(), containment));
-            Arc::clone(self.started.zygotes.get_or_init(made))
-        };
-        match plan.launching.as_ref().map(|(launching, _)| *launching) {
-            Some(Launching::Exec) | None => Launcher::Exec(worker),
-            Some(Launching::Zygote) => Launcher::Zygote(zygotes()),
-            Some(Launching::Pool) => {
-                let terms = pool::Terms {
-                    pool: self.settings.pool,
-                    grace: plan.settings.terminate_grace,
-                    containment: plan.settings.containment,
-                };
-                let made = || Arc::new(Pool::new(zygotes(), terms));
-                Launcher::Pool(Arc::clone(self.started.pool.get_or_init(made)))
-            }
-        }
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn launcher(&self, worker: WorkerProgram, _plan: &Plan) -> Launcher {
-        Launcher::Exec(worker)
     }
 }
 
@@ -357,20 +316,6 @@ impl Delegator {
     #[must_use]
     pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
         OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
-    }
-
-    /// What is known of the templates of workers, by agent ([`crate::launch::zygote`]).
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn templates(&self) -> Vec<zygote::Account> {
-        self.inner.started.zygotes.get().map(|zygotes| zygotes.accounts()).unwrap_or_default()
-    }
-
-    /// Worker processes that wait for a child of this agent ([`crate::launch::pool`]).
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn waiting_workers(&self, agent: &str) -> Vec<u32> {
-        self.inner.started.pool.get().map(|pool| pool.waiting_pids(agent)).unwrap_or_default()
     }
 
     /// What a worker process executes, for people; `None` where only threads are possible.
@@ -496,7 +441,7 @@ impl Delegator {
             }
             delegate_protocol::Isolation::Process => {
                 let worker = inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
-                inner.launcher(worker, &plan)
+                inner.ahead.launcher(worker, &inner.settings, &plan)
             }
         };
         let run = RunId::random();

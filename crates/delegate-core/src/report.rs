@@ -339,6 +339,7 @@ mod tests {
             verified_empty: false,
             durable: false,
             warnings: vec!["careful".into()],
+            launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
             launching: Vec::new(),
         };

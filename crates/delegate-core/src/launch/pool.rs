@@ -142,18 +142,9 @@ impl Pool {
         &self.stock.zygotes
     }
 
-    /// How many wait for a child of this agent.
+    /// The processes that wait for a child of this agent.
     #[must_use]
-    pub fn waiting(&self, agent: &str) -> usize {
-        let shelves = lock(&self.stock.shelves);
-        shelves
-            .get(agent)
-            .map_or(0, |shelf| shelf.idle.iter().filter(|idle| !idle.relay.has_ended()).count())
-    }
-
-    /// The processes of those.
-    #[must_use]
-    pub fn waiting_pids(&self, agent: &str) -> Vec<u32> {
+    pub fn waiting(&self, agent: &str) -> Vec<u32> {
         let shelves = lock(&self.stock.shelves);
         let idle = shelves.get(agent).into_iter().flat_map(|shelf| &shelf.idle);
         idle.filter(|idle| !idle.relay.has_ended()).filter_map(|idle| idle.launched.pid).collect()
