@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod call_order;
 mod command;
 mod command_bytes;
 mod command_family;
@@ -23,9 +24,11 @@ mod descriptors;
 mod events;
 mod files;
 mod jobs;
+mod killed;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_lines;
 mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
@@ -35,6 +38,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
@@ -56,5 +60,6 @@ delegate_runtime::test_support!(
     || files::Filer,
     || jobs::Jobber,
     || routing_parity::Probe,
+    || killed::Counted,
     results::Pupil::default
 );

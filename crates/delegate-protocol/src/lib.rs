@@ -15,6 +15,7 @@
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
+//! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
 //! | [`file`] | what agents of one tree tell of files |
 //! | [`job`] | background programs of a child |
@@ -37,6 +38,7 @@ pub mod routing;
 pub mod spec;
 pub mod spelling;
 pub mod tool_text;
+pub mod trace;
 pub mod value;
 pub mod version;
 

@@ -303,7 +303,7 @@ pub(crate) const KEYS: [KeyInfo; 32] = [
         default: "auto",
         also: None,
         sensitive: false,
-        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
+        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper, cgroup or pid-namespace (a child then sees other process numbers); what cannot be had is refused (delegate doctor).",
     },
     KeyInfo {
         id: Id::MaxIterations,
@@ -486,7 +486,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Containment => f.write_str("auto, subreaper or cgroup"),
+            Self::Containment => f.write_str(ownership::containment::CHOICES),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

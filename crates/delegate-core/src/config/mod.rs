@@ -16,6 +16,7 @@ pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
+pub mod plain;
 mod schema;
 mod search;
 mod show;
