@@ -341,7 +341,6 @@ mod tests {
             warnings: vec!["careful".into()],
             launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
-            launching: Vec::new(),
         };
         (dir, Report::new(store, ending))
     }

@@ -4,24 +4,22 @@
 //!
 //! [`crate::run`] asks for children, [`table`] decides, this starts, ends and keeps what they print.
 
+mod output;
 pub mod table;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, PipeReader, Read as _};
+use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use delegate_protocol::job::{Job, JobSpec};
 use ownership::{ChildEvent, ExitStatus, Owned, Owner, Spawn};
 use tokio::sync::oneshot;
 
+use self::output::Output;
 use self::table::Table;
 use crate::file_state::registry::Who;
-
-/// Bytes of a job's output that are kept, the last ones.
-const OUTPUT: usize = 200_000;
 
 /// From TERM until KILL, where nobody says another.
 pub const GRACE: Duration = Duration::from_secs(3);
@@ -50,7 +48,7 @@ struct State {
 #[derive(Debug)]
 struct Held {
     owned: Owned,
-    output: Arc<Mutex<VecDeque<u8>>>,
+    output: Output,
 }
 
 /// What a child that has ended leaves: for its entry.
@@ -113,8 +111,10 @@ impl Jobs {
         else {
             return Err("a job needs a program, and somebody who starts it".to_owned());
         };
-        let (read, write) = io::pipe().map_err(|error| error.to_string())?;
-        let again = write.try_clone().map_err(|error| error.to_string())?;
+        let text = |error: io::Error| error.to_string();
+        let (read, write) = io::pipe().map_err(text)?;
+        let again = write.try_clone().map_err(text)?;
+        let output = Output::of(read).map_err(text)?;
         let mut spawn = Spawn::new(program)
             .args(args)
             .fd(1, write.into())
@@ -128,11 +128,11 @@ impl Jobs {
             spawn = spawn.env(name, value);
         }
         // Weak: a job must not keep alive who would end it.
-        let told = Arc::downgrade(&self.inner);
-        let on_event = move |event| tell(&told, job, &event);
+        let (told, printed) = (Arc::downgrade(&self.inner), output.clone());
+        let mut exit = ExitStatus::Unknown;
+        let on_event = move |event| tell(&told, job, &mut exit, &printed, &event);
         let owned = owner.spawn(spawn, on_event).map_err(|error| error.to_string())?;
-        let output = Arc::<Mutex<VecDeque<u8>>>::default();
-        keep_output(read, Arc::clone(&output)).map_err(|error| error.to_string())?;
+        output.follow().map_err(text)?;
         let (pid, mut gone) = (owned.pid(), Vec::new());
         let mut state = self.inner.state();
         if !state.table.started(job, pid) {
@@ -244,49 +244,24 @@ impl Jobs {
 
 impl State {
     fn show(&mut self, job: u64, told: bool) -> Option<Job> {
-        let tail = self.held.get(&job).map(|held| {
-            let output = held.output.lock().unwrap_or_else(PoisonError::into_inner);
-            // A character has four bytes at most.
-            let skip = output.len().saturating_sub(4 * delegate_protocol::job::TAIL_CHARS);
-            let bytes: Vec<u8> = output.iter().skip(skip).copied().collect();
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
+        let tail = self.held.get(&job).map(|held| held.output.tail());
         self.table.show(job, &tail.unwrap_or_default(), now(), told)
     }
 }
 
-/// What happens to a job, on the owner's thread.
-fn tell(jobs: &Weak<Inner>, job: u64, event: &ChildEvent) {
-    let status = match event {
-        ChildEvent::Exited(exit) => exit.status,
-        ChildEvent::Lost => ExitStatus::Unknown,
-        ChildEvent::Stopped(_) | ChildEvent::Emptied(_) | _ => return,
-    };
-    if let Some(jobs) = jobs.upgrade() {
-        jobs.ended(job, status);
-    }
-}
-
-fn keep_output(mut pipe: PipeReader, kept: Arc<Mutex<VecDeque<u8>>>) -> io::Result<()> {
-    let work = move || {
-        let mut piece = vec![0; 16 * 1024];
-        loop {
-            let read = match pipe.read(&mut piece) {
-                Ok(0) => return,
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    tracing::debug!(target: "delegate::jobs", %error, "output of a job is lost");
-                    return;
-                }
-            };
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.extend(piece.iter().take(read));
-            let over = kept.len().saturating_sub(OUTPUT);
-            drop(kept.drain(..over));
+/// What happens to a job, on the owner's thread. It has ended when nothing of it is left, and then all that it
+/// printed is there as well.
+fn tell(jobs: &Weak<Inner>, job: u64, exit: &mut ExitStatus, output: &Output, event: &ChildEvent) {
+    match event {
+        ChildEvent::Exited(exited) => *exit = exited.status,
+        ChildEvent::Emptied(_) | ChildEvent::Lost => {
+            output.drain();
+            if let Some(jobs) = jobs.upgrade() {
+                jobs.ended(job, *exit);
+            }
         }
-    };
-    thread::Builder::new().name("delegate-job".to_owned()).spawn(work).map(drop)
+        ChildEvent::Stopped(_) | _ => {}
+    }
 }
 
 /// For people: how long something ran. Milliseconds since 1970.
