@@ -1,12 +1,11 @@
 //! What the supervisor does: each effect of [`crate::supervisor`] in its own function.
 
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 
+use super::fosters::is_guard_of_another;
 use super::stock::SeenDead;
 use super::voice::{Line, Word};
 use super::{Loop, NAMESPACE_FILES, START_FILES, now};
@@ -15,7 +14,6 @@ use crate::journal;
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::peer::{Held, Note};
-use crate::program::{FIRST_ROLE, KEEPER_ROLE, SUPERVISOR_ROLE, is_role};
 use crate::protocol::{Failure, Image, Order, Reply};
 use crate::registry::{Release, Root, ScopeId};
 use crate::spawn::Phase;
@@ -507,15 +505,4 @@ impl Loop {
         {}
         control.say(Word::new(&Reply::Leaving, Vec::new()));
     }
-}
-
-/// Whether it is a guard, by its name and its role: to count it, not to spare it.
-fn is_guard_of_another(member: &Member) -> bool {
-    let named = ["warden", "minder", "porter"].contains(&&*member.stat.name);
-    let line =
-        if named { std::fs::read(format!("/proc/{}/cmdline", member.pid)) } else { return false };
-    let line = line.unwrap_or_default();
-    let role = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
-    let role = OsStr::from_bytes(role);
-    [KEEPER_ROLE, SUPERVISOR_ROLE, FIRST_ROLE].iter().any(|known| is_role(role, known))
 }
