@@ -32,7 +32,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["codec", "id"],
             &["value"],
             &["outcome", "routing"],
-            &["event", "spec", "tool_text"],
+            &["event", "lease", "spec", "tool_text"],
             &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
@@ -91,6 +91,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["config"],
             &["plan"],
+            &["lease"],
             &["store"],
             &["launch"],
             &["monitor"],

@@ -1,13 +1,14 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < store < launch < monitor < collect < report < run < control < delegator`.
+//! `config < plan < lease < store < launch < monitor < collect < report < run < control < delegator`.
 
 pub mod collect;
 pub mod config;
 pub mod control;
 pub mod delegator;
 pub mod launch;
+pub mod lease;
 pub mod monitor;
 pub mod plan;
 pub mod report;

@@ -41,6 +41,9 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    CredentialPools,
+    CredentialPoolStrategies,
+    ProviderLimits,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -76,6 +79,12 @@ pub(crate) enum Type {
     Overrides,
     /// A list of maps with `provider` and `model`, or `null`.
     Fallbacks,
+    /// A whole path, or one that begins with `~/`; blank text and `null` are "not set".
+    Path,
+    /// A map from provider to a word, or `null`.
+    Strategies,
+    /// A map from provider to its limits, or `null`.
+    Limits,
 }
 
 /// Words of `reasoning_effort`.
@@ -145,12 +154,8 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 
 /// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
 /// must not look as if it were.
-pub(crate) const LATER: [&str; 4] = [
-    "background_overflow",
-    "credential_pool_strategies",
-    "independent_completions",
-    "worktree_isolation",
-];
+pub(crate) const LATER: [&str; 3] =
+    ["background_overflow", "independent_completions", "worktree_isolation"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -182,7 +187,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
+pub(crate) const KEYS: [KeyInfo; 34] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -462,6 +467,33 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         sensitive: false,
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
+    KeyInfo {
+        id: Id::CredentialPools,
+        name: "credential_pools",
+        kind: Type::Path,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "File with the keys of providers, of which each child leases one (docs/credentials.md). null: none.",
+    },
+    KeyInfo {
+        id: Id::CredentialPoolStrategies,
+        name: "credential_pool_strategies",
+        kind: Type::Strategies,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "In which order the keys of a pool are taken: fill_first, round_robin, random or least_used. null: fill_first.",
+    },
+    KeyInfo {
+        id: Id::ProviderLimits,
+        name: "provider_limits",
+        kind: Type::Limits,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Calls at once (max_concurrent_calls) and per minute (requests_per_minute) that a provider is sent by all children together. null: no limit.",
+    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -487,6 +519,9 @@ impl fmt::Display for Type {
             Self::Word => f.write_str("a word, or null"),
             Self::Url => f.write_str("an http or https address, or null"),
             Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
+            Self::Path => f.write_str("a whole path, or null"),
+            Self::Strategies => f.write_str("a map from provider to strategy, or null"),
+            Self::Limits => f.write_str("a map from provider to limits, or null"),
             Self::Overrides => f.write_str("a map, or null"),
             Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
         }

@@ -7,6 +7,7 @@
 //! | `layer`, `value` | what one source says, checked against the table |
 //! | `search` | where files and state live |
 //! | `schema`, `show` | the table as JSON Schema; what is in force, from where, and what is wrong |
+//! | `pools` | settings that are maps from a provider's name |
 //! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
 //! | [`diagnostic`] | what is wrong, where, and what to do |
 //! | [`duration`], `nearest` | duration texts, and what a person probably meant |
@@ -16,6 +17,7 @@ pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
+mod pools;
 mod schema;
 mod search;
 mod show;
@@ -104,6 +106,51 @@ impl AtStart {
     }
 }
 
+/// `delegation.credential_pool_strategies`: in which order the keys of a pool are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolStrategy {
+    /// The first that may be used.
+    #[default]
+    FillFirst,
+    /// The one that was taken longest ago.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one that was taken least.
+    LeastUsed,
+}
+
+impl PoolStrategy {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::FillFirst, Self::RoundRobin, Self::Random, Self::LeastUsed];
+
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::FillFirst => "fill_first",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastUsed => "least_used",
+        }
+    }
+
+    /// The strategy of a word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|strategy| strategy.word() == word)
+    }
+}
+
+/// `delegation.provider_limits`: how many calls one provider is sent by a whole tree; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallLimits {
+    /// Calls at once.
+    pub max_concurrent_calls: Option<u32>,
+    /// Calls that begin within a minute.
+    pub requests_per_minute: Option<u32>,
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,6 +221,12 @@ pub struct Settings {
     pub subagent_auto_approve: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
+    /// The file with the keys of providers; see [`crate::lease`].
+    pub credential_pools: Option<PathBuf>,
+    /// In which order the keys of a pool are taken, by its name.
+    pub credential_pool_strategies: BTreeMap<String, PoolStrategy>,
+    /// How many calls a provider is sent, by its name.
+    pub provider_limits: BTreeMap<String, CallLimits>,
 }
 
 impl Default for Settings {
@@ -210,6 +263,9 @@ impl Default for Settings {
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
             janitor_at_start: AtStart::End,
+            credential_pools: None,
+            credential_pool_strategies: BTreeMap::new(),
+            provider_limits: BTreeMap::new(),
         }
     }
 }

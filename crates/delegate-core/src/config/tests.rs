@@ -118,6 +118,9 @@ fn every_key_reaches_its_setting() {
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
   janitor_at_start: report
+  credential_pools: ' /etc/keys.yaml '
+  credential_pool_strategies: {a: round_robin, 'custom:b': least_used}
+  provider_limits: {a: {max_concurrent_calls: 4, requests_per_minute: 60}, b: {}}
 ",
     );
     let expected = Settings {
@@ -160,6 +163,20 @@ fn every_key_reaches_its_setting() {
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
         janitor_at_start: AtStart::Report,
+        credential_pools: Some("/etc/keys.yaml".into()),
+        credential_pool_strategies: [
+            ("a".to_owned(), PoolStrategy::RoundRobin),
+            ("custom:b".to_owned(), PoolStrategy::LeastUsed),
+        ]
+        .into(),
+        provider_limits: [
+            (
+                "a".to_owned(),
+                CallLimits { max_concurrent_calls: Some(4), requests_per_minute: Some(60) },
+            ),
+            ("b".to_owned(), CallLimits::default()),
+        ]
+        .into(),
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
