@@ -33,6 +33,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["value"],
             &["outcome", "routing"],
             &["event", "lease", "spec", "tool_text"],
+            &["ask"],
             &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
@@ -62,6 +63,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &[
                 "answer",
+                "asks",
                 "beat",
                 "cancel",
                 "dump",
