@@ -77,6 +77,18 @@ pub use delegate_protocol::{
 };
 pub use workers::{Workers, workers};
 
+/// Keys of providers: pools for [`Builder::credential_pool`], and what an agent does with its own
+/// ([`Session::rotate`], [`Session::permit`]).
+pub mod credentials {
+    pub use delegate_child::keys::{Permit, Rotation};
+    pub use delegate_core::config::{CallLimits, PoolStrategy};
+    pub use delegate_core::lease::authority::Authority;
+    pub use delegate_core::lease::desk::look;
+    pub use delegate_core::lease::pool::{Entry, PoolSpec};
+    pub use delegate_core::lease::status::State;
+    pub use delegate_protocol::{Fingerprint, KeyFailure};
+}
+
 #[doc(hidden)]
 pub mod internal {
     //! What `test_support!` expands to. No part of the public API.

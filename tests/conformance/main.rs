@@ -21,6 +21,7 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod keys;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
@@ -51,5 +52,6 @@ delegate_runtime::test_support!(
     || Noisy,
     || { Swallow },
     || routing_parity::Probe,
-    results::Pupil::default
+    results::Pupil::default,
+    || keys::Keyed
 );

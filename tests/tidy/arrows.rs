@@ -79,7 +79,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["account", "greeting"],
             &["queue"],
             &["outbox"],
-            &["agent", "session"],
+            &["agent", "keys", "session"],
             &["agents"],
             &["second_turn"],
             &["registry"],

@@ -70,6 +70,7 @@ mod greeting;
 mod guard;
 mod hook;
 mod kept;
+pub mod keys;
 pub mod link;
 mod mail;
 mod outbox;

@@ -10,7 +10,7 @@ use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
 use delegate_protocol::{
-    Answer, ChildEvent, Note, Question, TaskSpec, Tokens, Value, spelling, tool_text,
+    Answer, ChildEvent, Note, Question, Routing, TaskSpec, Tokens, Value, spelling, tool_text,
 };
 
 use crate::account::{Account, value_bytes};
@@ -86,6 +86,12 @@ impl Desk {
         asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
     }
 
+    /// Tells the parent something, from any thread.
+    pub(crate) fn tell(&self, question: Question) {
+        self.mail.asks.tell(question, &self.token);
+        self.outbox.poke();
+    }
+
     pub(crate) fn parent_is_gone(&self) -> bool {
         self.token.raised() == Some(Reason::ParentGone)
     }
@@ -99,9 +105,11 @@ impl Desk {
 #[derive(Debug)]
 pub struct Session {
     spec: Arc<TaskSpec>,
+    /// With the key that is used now; see [`crate::keys`].
+    pub(crate) route: Routing,
     owner: OwnerSource,
     output: Kept,
-    desk: Arc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     #[cfg(test)]
     heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
 }
@@ -114,6 +122,7 @@ impl Session {
         desk: Arc<Desk>,
     ) -> Self {
         Self {
+            route: spec.routing.clone(),
             spec,
             owner,
             output,
@@ -399,7 +408,7 @@ impl Session {
         let until = if self.is_interrupted() { Until::ParentGone } else { Until::Interrupt };
         match self.ask(Question::TimeLeft, until)? {
             Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
-            other => Err(AskError::of(other)),
+            other @ (Answer::Refused { .. } | Answer::Key(_)) => Err(AskError::of(other)),
         }
     }
 
@@ -408,7 +417,7 @@ impl Session {
         self.desk.ask(question, until)
     }
 
-    fn content(&self, what: &str) {
+    pub(crate) fn content(&self, what: &str) {
         self.desk.account().content(clock(), what);
     }
 
@@ -420,7 +429,7 @@ impl Session {
         account.last_text.push(text.as_bytes());
     }
 
-    fn put(&self, event: ChildEvent) {
+    pub(crate) fn put(&self, event: ChildEvent) {
         self.desk.outbox.put(event, &self.desk.token);
     }
 }

@@ -2,6 +2,7 @@
 
 mod batch;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -19,8 +20,12 @@ use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
+use crate::lease::batch::{BatchKeys, PoolProviders};
+use crate::lease::desk::{Clock, Keys, Setup};
+use crate::lease::moment::Moment;
+use crate::lease::pool::PoolSpec;
 use crate::plan::{
-    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
+    self, ChildBuilder, Isolation, Means, NoProviders, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
@@ -60,6 +65,7 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    keys: Keys,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -79,6 +85,7 @@ pub struct Builder {
     registry: Option<Registry>,
     providers: Option<Arc<dyn Providers>>,
     builder: Option<Arc<dyn ChildBuilder>>,
+    pools: BTreeMap<String, PoolSpec>,
     no_control_socket: bool,
     control_dir: Option<PathBuf>,
 }
@@ -135,6 +142,13 @@ impl Builder {
         self
     }
 
+    /// A pool of keys that this program has, by the name of a provider, or `custom:NAME` for an endpoint. Wins
+    /// over one of the same name in the file of the setting `credential_pools`.
+    pub fn credential_pool(mut self, name: impl Into<String>, pool: PoolSpec) -> Self {
+        self.pools.insert(name.into(), pool);
+        self
+    }
+
     /// What the agent loop does for each child before anything starts. Default: nothing.
     pub fn child_builder(mut self, builder: impl ChildBuilder + 'static) -> Self {
         self.builder = Some(Arc::new(builder));
@@ -150,6 +164,18 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let keys = Setup {
+            file: self.settings.credential_pools.clone(),
+            own: self.pools,
+            state_dir: state_dir.clone(),
+            clock: self.clock.clone().map_or_else(Default::default, |clock| Clock {
+                now: Arc::new(move || Moment::default().after(clock.now())),
+                is_manual: true,
+            }),
+            env,
+        };
+        let keys = Keys::open(keys, &self.settings)
+            .map_err(|wrong| StartError::Config(Box::new(wrong)))?;
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -173,6 +199,7 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            keys,
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -339,11 +366,13 @@ impl Delegator {
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
+        let own = inner.providers.as_deref().unwrap_or(&NoProviders);
+        let pooled = PoolProviders { own, keys: &inner.keys };
         plan(Means {
             agents: agents.as_deref(),
             has_worker: inner.worker.is_some(),
             parent,
-            providers: inner.providers.as_deref(),
+            providers: Some(&pooled),
             builder: inner.builder.as_ref(),
         })
     }
@@ -370,6 +399,7 @@ impl Delegator {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
+        let keys = BatchKeys::of(&inner.keys, &plan);
         let (plan, run) = (Arc::new(plan), RunId::random());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
@@ -397,6 +427,7 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            keys,
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::lease::{KeyAnswer, KeyQuestion};
+
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
 pub const QUESTIONS: usize = 16;
@@ -17,6 +19,8 @@ pub const REASON_BYTES: usize = 4 * 1024;
 pub enum Question {
     /// How long it may run yet. Answered by [`Answer::TimeLeft`].
     TimeLeft,
+    /// About keys and calls. Answered by [`Answer::Key`].
+    Key(KeyQuestion),
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -33,6 +37,8 @@ pub enum Answer {
         /// Milliseconds.
         ms: Option<u64>,
     },
+    /// About keys and calls.
+    Key(KeyAnswer),
 }
 
 impl Question {
@@ -41,6 +47,10 @@ impl Question {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TimeLeft => "TimeLeft",
+            Self::Key(KeyQuestion::Rotate { .. }) => "Rotate",
+            Self::Key(KeyQuestion::Await) => "Await",
+            Self::Key(KeyQuestion::Permit) => "Permit",
+            Self::Key(KeyQuestion::GiveBack { .. }) => "GiveBack",
         }
     }
 }

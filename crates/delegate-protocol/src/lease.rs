@@ -89,8 +89,8 @@ impl KeyFailure {
     }
 }
 
-/// Bytes of each text in a [`KeyFailure`] that are kept.
-pub const FAILURE_BYTES: usize = 1024;
+/// Bytes of each text in a [`KeyFailure`] that a child sends.
+pub const FAILURE_BYTES: usize = 4 * 1024;
 
 /// What a child asks about keys and calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

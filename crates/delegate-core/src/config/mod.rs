@@ -37,10 +37,11 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
 pub use schema::schema;
-pub(crate) use search::refuse_foreign;
+pub(crate) use search::{read_text, refuse_foreign};
 pub use search::{state_dir, user_dir};
 pub use show::{Checked, Place, Setting, State, check, places};
 pub use trust::{Trusted, trust};
+pub(crate) use value::address_fault;
 
 use layer::{FileLayer, Layer};
 use search::Found;

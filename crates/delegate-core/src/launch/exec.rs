@@ -36,6 +36,8 @@ pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched,
         .grace(launch.terminate_grace)
         .containment(launch.containment)
         .purpose(launch.purpose);
+    let hide = |spawn: Spawn, name: &String| spawn.env_remove(name);
+    let spawn = launch.hidden_variables.iter().fold(spawn, hide);
     let sink = launch.sink;
     let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;
     Ok(Launched {

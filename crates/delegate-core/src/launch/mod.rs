@@ -72,6 +72,8 @@ pub struct Launch {
     pub purpose: String,
     /// From TERM until KILL.
     pub terminate_grace: Duration,
+    /// Variables of our environment that it must not see (processes only).
+    pub hidden_variables: Vec<String>,
     /// What holds its scope together (processes only).
     pub containment: ownership::Containment,
     /// What happens to it.

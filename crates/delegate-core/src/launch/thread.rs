@@ -222,6 +222,7 @@ mod tests {
         let (tell, told) = crossbeam_channel::bounded(1);
         let registry = Registry::default().with(move || Follower(tell.clone()));
         let launch = Launch {
+            hidden_variables: Vec::new(),
             purpose: "test".to_owned(),
             terminate_grace: Duration::ZERO,
             containment: ownership::Containment::Auto,

@@ -51,6 +51,11 @@ impl<B: Ord + Copy, T> Line<B, T> {
         self.waiting.iter().filter(|(_, item)| like(item)).count()
     }
 
+    /// Those that wait.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().map(|(_, item)| item)
+    }
+
     /// Whether nobody waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

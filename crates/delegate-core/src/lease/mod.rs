@@ -11,10 +11,20 @@
 //! | [`endpoint`] | which pool a child gets |
 //! | [`gate`] | how many calls a provider is sent |
 //! | [`line`] | who waits, fair by subtree |
+//! | [`authority`] | pools, gates and children of one parent |
+//! | [`file`](mod@file) | the file with the keys |
+//! | [`beside`] | what is known of keys, beside the process and shared with other parents |
+//! | `batch` | what one batch has of keys |
+//! | [`desk`] | the thread that waits and acts |
 //!
 //! Imports `config` and `plan`; asked by `run` and `delegator`.
 
+pub mod authority;
+pub(crate) mod batch;
+pub mod beside;
+pub mod desk;
 pub mod endpoint;
+pub mod file;
 pub mod gate;
 pub mod line;
 pub mod moment;

@@ -387,6 +387,12 @@ impl Pool {
         &self.turns
     }
 
+    /// Whether the order of keys depends on who was taken before.
+    #[must_use]
+    pub fn takes_turns(&self) -> bool {
+        self.strategy == PoolStrategy::RoundRobin
+    }
+
     /// Takes in when keys were taken.
     pub fn set_turns(&mut self, turns: BTreeMap<Fingerprint, u64>) {
         self.turns = turns;

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use delegate_protocol::KeyFailure;
-use delegate_protocol::lease::FAILURE_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::moment::{Moment, Until};
@@ -158,10 +157,8 @@ pub struct Record {
     pub cause: Option<Cause>,
     /// Status of the answer.
     pub code: Option<u16>,
-    /// The provider's word.
+    /// The provider's word. Its text is not kept: it may repeat the key.
     pub reason: Option<String>,
-    /// Its text, shortened.
-    pub message: Option<String>,
     /// How often it was marked.
     #[serde(default)]
     pub marked: u64,
@@ -210,10 +207,13 @@ impl Record {
             (State::Dead, _) => return Marked::Known,
             (State::Exhausted, Verdict::Dead) => Marked::Worse,
             (State::Exhausted, Verdict::Rests(rest)) => {
-                let later = self.rest.is_none_or(|known| rest.until > known.until);
-                let says_more = reset.is_some()
-                    || cause == Cause::Billing && self.cause != Some(Cause::Billing);
-                if !later || !says_more {
+                let worse_cause = cause == Cause::Billing && self.cause != Some(Cause::Billing);
+                let says_more = self.rest.is_none_or(|known| match (worse_cause, reset) {
+                    (true, _) => rest.until >= known.until,
+                    (false, Some(_)) => rest.until > known.until,
+                    (false, None) => false,
+                });
+                if !says_more {
                     return Marked::Known;
                 }
                 Marked::Worse
@@ -223,17 +223,26 @@ impl Record {
             Verdict::Dead => (State::Dead, Until::ending(now, now)),
             Verdict::Rests(rest) => (State::Exhausted, rest),
         };
-        let short = |text: &Option<String>| text.as_deref().map(shorten);
         *self = Self {
             state,
             rest: Some(rest),
             cause: Some(cause),
             code: failure.status,
-            reason: short(&failure.reason),
-            message: short(&failure.message),
+            reason: failure.reason.clone(),
             marked: self.marked + u64::from(marked == Marked::Fresh),
         };
         marked
+    }
+
+    /// The one of two that knows more, of a key that two parents have looked at: a dead one, then the one
+    /// that was marked later.
+    #[must_use]
+    pub fn newer(self, other: Self) -> Self {
+        let weight = |record: &Self| {
+            let marked_at = record.rest.map(|rest| rest.at);
+            (record.state == State::Dead, marked_at, record.marked)
+        };
+        if weight(&other) > weight(&self) { other } else { self }
     }
 
     /// When it comes back; `None` when it is usable, or never by itself.
@@ -241,15 +250,6 @@ impl Record {
     pub fn back_at(&self) -> Option<Moment> {
         self.rest.filter(|_| self.state == State::Exhausted).map(|rest| rest.until)
     }
-}
-
-/// One line of bounded length.
-fn shorten(text: &str) -> String {
-    let mut end = text.len().min(FAILURE_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -348,7 +348,9 @@ mod tests {
                 assert_eq!(record.marked, 1, "one failure is marked once");
                 match marked {
                     Marked::Known => assert_eq!(record, before, "{first:?} then {second:?}"),
-                    _ => assert_eq!(record.cause, Some(second)),
+                    Marked::Fresh | Marked::Worse => {
+                        assert_eq!(record.cause, Some(second));
+                    }
                 }
                 // When the first is over it is a new one, unless the key is dead.
                 let mut record = after(first, false);
@@ -384,14 +386,5 @@ mod tests {
         assert_eq!(record.back_at(), Some(earlier.after(UNAUTHORIZED)));
         assert!(record.look(earlier.after(UNAUTHORIZED)));
         assert_eq!(record.state, State::Ok);
-    }
-
-    #[test]
-    fn what_a_provider_writes_is_kept_in_one_short_line() {
-        let mut record = Record::default();
-        let text = format!("a\nb\x1b[31m{}", "é".repeat(FAILURE_BYTES));
-        record.fail(&KeyFailure::status(429).message(text), false, NOW);
-        let kept = record.message.unwrap();
-        assert!(kept.len() <= FAILURE_BYTES && !kept.contains(char::is_control), "{kept}");
     }
 }

@@ -39,18 +39,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use delegate_protocol::spec::CrossingError;
-use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
+use delegate_protocol::{Role, Routing, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
 use build::Built;
 use decide::{Lack, Question, decide};
-use routing::{NoProviders, Routed};
+use routing::Routed;
 
 pub use build::{Addition, ChildBuilder};
 pub use error::StartError;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
-pub use routing::{Providers, Resolved};
+pub use routing::{NoProviders, Providers, Resolved};
 pub use task::{Origin, Task};
 
 /// Most images of one task.
@@ -197,6 +197,21 @@ impl Plan {
         };
         built.add_to(index, &mut spec);
         spec
+    }
+
+    /// The route of every child.
+    pub(crate) const fn routing(&self) -> &Routing {
+        &self.frame.routed.routing
+    }
+
+    /// The child that all of them are children of; `None` when it is the root.
+    pub(crate) const fn parent_of_children(&self) -> Option<SubagentId> {
+        self.frame.parent.subagent_id
+    }
+
+    /// Who delegates; a program of its own is no agent.
+    pub(crate) fn delegating_agent(&self) -> Option<&Parent> {
+        self.frame.by_agent.then_some(&self.frame.parent)
     }
 
     /// The children start now: what was built for them is theirs, and is not undone when the plan goes.

@@ -61,6 +61,9 @@ pub struct Parent {
     /// What its client really talks to, where that may differ from `routing` (it fell back to another
     /// endpoint): wins over both fields there, as a pair.
     pub live: Option<Endpoint>,
+    /// The pool of keys that its own key is from ([`crate::lease`]); its children share it. `None`: it has
+    /// one fixed key.
+    pub pool: Option<String>,
     /// Its toolsets.
     pub tools: Tools,
     /// Working directory of tasks that name none.
@@ -88,6 +91,7 @@ impl Default for Parent {
             session_db_path: None,
             routing: Routing::default(),
             live: None,
+            pool: None,
             tools: Tools::default(),
             cwd: None,
             workspaces: Vec::new(),

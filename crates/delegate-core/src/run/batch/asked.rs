@@ -15,6 +15,14 @@ impl Loop {
                 let ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
                 reply.give(Answer::TimeLeft { ms });
             }
+            Question::Key(question) => {
+                // One that has ended meanwhile is refused by the reply that is dropped.
+                let Some(active) = self.active.get(&index) else { return };
+                let parent = self.batch.plan.parent_of_children();
+                let lease =
+                    active.lease.get_or_init(|| self.batch.keys.enter(active.child, parent));
+                lease.ask(question, Box::new(move |answer| reply.give(Answer::Key(answer))));
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use tracing::Instrument;
 use super::{Active, Incoming, Loop, Owed, send};
 use crate::collect::{self, Said, Subject, budget};
 use crate::launch::{Launch, Launched, StartFailure};
+use crate::lease;
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
@@ -32,7 +33,13 @@ impl Loop {
         let wake = Arc::new(Notify::new());
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
+        let parent = self.batch.plan.parent_of_children();
+        let child = self.batch.plan.subagent_id(index as usize);
+        let admission = self.batch.keys.admission(child, parent);
+        let lease = lease::batch::slot();
+        let slot = Arc::downgrade(&lease);
         let launch = Launch {
+            hidden_variables: self.batch.keys.hidden_variables(),
             purpose: task.goal().chars().take(60).collect(),
             terminate_grace: self.batch.plan.settings.terminate_grace,
             containment: self.batch.plan.settings.containment,
@@ -42,7 +49,8 @@ impl Loop {
         self.active.insert(
             index,
             Active {
-                child: self.batch.plan.subagent_id(index as usize),
+                child,
+                lease,
                 begun: Arc::default(),
                 over: watch::Sender::new(false),
                 wake,
@@ -69,6 +77,9 @@ impl Loop {
         // A start may block (a hung file system below the program): not on the thread that watches
         // deadlines.
         tokio::task::spawn_blocking(move || {
+            if let Some((keys, admission)) = admission {
+                lease::batch::keep(keys.admit(admission), &slot);
+            }
             owed.pay(Incoming::Launched(index, launcher.launch(launch)));
         });
     }
@@ -129,8 +140,9 @@ impl Loop {
     }
 
     pub(super) fn begin(&mut self, index: u32) {
-        let spec = self.batch.plan.spec(index as usize);
+        let mut spec = self.batch.plan.spec(index as usize);
         let Some(active) = self.active.get_mut(&index) else { return };
+        self.batch.keys.put_into(&mut spec.routing, active.lease.get());
         let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
         let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
         self.batch.delivery.push(start.clone());
