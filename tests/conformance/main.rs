@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod call_order;
 mod command;
 mod command_bytes;
 mod command_family;
@@ -22,9 +23,11 @@ mod coverage;
 mod descriptors;
 mod events;
 mod keys;
+mod killed;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_lines;
 mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
@@ -34,6 +37,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
@@ -53,5 +57,6 @@ delegate_runtime::test_support!(
     || { Swallow },
     || routing_parity::Probe,
     results::Pupil::default,
-    || keys::Keyed
+    || keys::Keyed || killed::Counted,
+    results::Pupil::default
 );

@@ -15,9 +15,9 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
-use self::batch::Beginning;
+use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::control::{Operator, Server};
+use crate::control::{self, ControlError, Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::lease::batch::{BatchKeys, PoolProviders};
@@ -32,7 +32,7 @@ use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
-use crate::run::{ManualClock, Run};
+use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -218,10 +218,14 @@ impl Drop for Inner {
 /// is an error now and not at the first spawn.
 /// Whether it can be had where it was asked for by name. The best that there is always can.
 fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
-    if asked != ownership::Containment::Cgroup {
-        return Ok(());
-    }
-    match ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup) {
+    use ownership::Containment;
+    use ownership::containment::Tier;
+    let tier = match asked {
+        Containment::Cgroup => Tier::Cgroup,
+        Containment::PidNamespace => Tier::PidNamespace,
+        Containment::Auto | Containment::Subreaper | _ => return Ok(()),
+    };
+    match ownership::Machine::look().refusal(tier) {
         None => Ok(()),
         Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
     }
@@ -333,15 +337,42 @@ impl Delegator {
         Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
     }
 
+    /// Carries out an action on running children that a model asks for with the `arguments` of its `delegate_task`
+    /// call: `list`, `steer` (`subagent_id`, `message`) or `stop` (`subagent_id`). At once, in a pause and at any
+    /// depth. Only children of batches of this conversation exist ([`Batch::session`]). `None`: the call is
+    /// not such an action, and is for [`Delegator::call`].
+    pub async fn act(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        control::act(&self.operator(Some(session)), arguments).await
+    }
+
+    /// Blocking twin of [`Delegator::act`].
+    #[must_use]
+    pub fn act_blocking(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        block_on(self.act(arguments, session))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(&self, tasks: &mut Vec<Task>, parent: Option<&Parent>) -> Result<Plan, StartError> {
+    fn plan(
+        &self,
+        tasks: &mut Vec<Task>,
+        parent: Option<&Parent>,
+        when: When,
+    ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| plan::plan(tasks, settings, *isolation, means))
+        self.with_means(parent, when, |means| plan::plan(tasks, settings, *isolation, means))
     }
 
     fn plan_call(
@@ -349,9 +380,10 @@ impl Delegator {
         arguments: &Value,
         agent: &str,
         parent: Option<&Parent>,
+        when: When,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| {
+        self.with_means(parent, when, |means| {
             plan::plan_call(arguments, agent, settings, *isolation, means)
         })
     }
@@ -359,6 +391,7 @@ impl Delegator {
     fn with_means(
         &self,
         parent: Option<&Parent>,
+        when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
@@ -374,6 +407,8 @@ impl Delegator {
             parent,
             providers: Some(&pooled),
             builder: inner.builder.as_ref(),
+            // What is only looked at may be decided in a pause.
+            paused: when == When::ToStart && inner.live.is_paused(),
         })
     }
 
@@ -392,7 +427,11 @@ impl Delegator {
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => {
-                let owner = program::owner().map(|owner| inner.records.kept_by(owner));
+                let owner = program::owner().map(|owner| {
+                    // What a task in a thread starts is held as it is asked for here too.
+                    let owner = inner.records.kept_by(owner);
+                    owner.with_containment(plan.settings.containment)
+                });
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
@@ -401,6 +440,7 @@ impl Delegator {
         };
         let keys = BatchKeys::of(&inner.keys, &plan);
         let (plan, run) = (Arc::new(plan), RunId::random());
+        let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
         if let Some(branch) = branch {
@@ -434,7 +474,7 @@ impl Delegator {
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
+        Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), report))
     }
 }
 

@@ -17,6 +17,7 @@ pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
+pub mod plain;
 mod pools;
 mod schema;
 mod search;
