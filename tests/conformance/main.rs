@@ -56,7 +56,7 @@ delegate_runtime::test_support!(
     || Noisy,
     || { Swallow },
     || routing_parity::Probe,
-    results::Pupil::default,
-    || keys::Keyed || killed::Counted,
+    || keys::Keyed,
+    || killed::Counted,
     results::Pupil::default
 );

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use delegate_protocol::spec::CrossingError;
-use delegate_protocol::{Role, Routing, SubagentId, TaskSpec, Value};
+use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
@@ -204,21 +204,6 @@ impl Plan {
         };
         built.add_to(index, &mut spec);
         spec
-    }
-
-    /// The route of every child.
-    pub(crate) const fn routing(&self) -> &Routing {
-        &self.frame.routed.routing
-    }
-
-    /// The child that all of them are children of; `None` when it is the root.
-    pub(crate) const fn parent_of_children(&self) -> Option<SubagentId> {
-        self.frame.parent.subagent_id
-    }
-
-    /// Who delegates; a program of its own is no agent.
-    pub(crate) fn delegating_agent(&self) -> Option<&Parent> {
-        self.frame.by_agent.then_some(&self.frame.parent)
     }
 
     /// The children start now: what was built for them is theirs, and is not undone when the plan goes.

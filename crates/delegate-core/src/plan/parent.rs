@@ -124,6 +124,24 @@ impl Parent {
     }
 }
 
+/// What a batch inherits, for those who start it.
+impl super::Plan {
+    /// The route of every child.
+    pub(crate) const fn routing(&self) -> &Routing {
+        &self.frame.routed.routing
+    }
+
+    /// The child that all of them are children of; `None` when it is the root.
+    pub(crate) const fn parent_of_children(&self) -> Option<SubagentId> {
+        self.frame.parent.subagent_id
+    }
+
+    /// Who delegates; a program of its own is no agent.
+    pub(crate) fn delegating_agent(&self) -> Option<&Parent> {
+        self.frame.by_agent.then_some(&self.frame.parent)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
