@@ -47,14 +47,14 @@ use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
 use build::Built;
 use decide::{Lack, Question, decide};
-use routing::{NoProviders, Routed};
+use routing::Routed;
 
 pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
 pub use error::StartError;
 pub use launching::Launching;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
-pub use routing::{Providers, Resolved};
+pub use routing::{NoProviders, Providers, Resolved};
 pub use task::{Origin, Task};
 
 /// Most images of one task.
