@@ -91,8 +91,12 @@ pub mod pages {
     pub mod agents {}
     #[doc = include_str!("../docs/events.md")]
     pub mod events {}
+    #[doc = include_str!("../docs/files.md")]
+    pub mod files {}
     #[doc = include_str!("../docs/janitor.md")]
     pub mod janitor {}
+    #[doc = include_str!("../docs/jobs.md")]
+    pub mod jobs {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
     #[doc = include_str!("../docs/watchdog.md")]
