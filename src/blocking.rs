@@ -103,6 +103,20 @@ impl Delegator {
         Builder::default()
     }
 
+    /// As [`crate::Delegator::templates`].
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn templates(&self) -> Vec<crate::TemplateAccount> {
+        self.0.templates()
+    }
+
+    /// As [`crate::Delegator::waiting_workers`].
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn waiting_workers(&self, agent: &str) -> Vec<u32> {
+        self.0.waiting_workers(agent)
+    }
+
     /// As [`crate::Delegator::from_env`].
     ///
     /// # Errors

@@ -66,6 +66,8 @@ pub use delegate_child::{
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
+#[cfg(target_os = "linux")]
+pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;
 pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};

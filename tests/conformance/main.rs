@@ -25,6 +25,7 @@ mod events;
 mod files;
 mod jobs;
 mod killed;
+mod launchers;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
@@ -61,5 +62,6 @@ delegate_runtime::test_support!(
     || jobs::Jobber,
     || routing_parity::Probe,
     || killed::Counted,
-    results::Pupil::default
+    results::Pupil::default,
+    launchers::Ready::default
 );

@@ -47,7 +47,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["cgroup", "keep"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
-            &["attach", "order", "pid_one"],
+            &["attach", "order", "pid_one", "template"],
             &["connection"],
             &["supervisor_loop", "client", "unsupported", "recorder", "recorder_off", "exempt"],
             &["sight", "watchdog"],

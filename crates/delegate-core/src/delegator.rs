@@ -1,5 +1,6 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod ahead;
 mod batch;
 mod trees;
 
@@ -15,6 +16,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
+use self::ahead::Ahead;
 use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
@@ -59,6 +61,8 @@ struct Inner {
     builder: Option<Arc<dyn ChildBuilder>>,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
+    /// Templates of it, and workers that wait; made when they are first needed.
+    ahead: Ahead,
     records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
@@ -179,6 +183,7 @@ impl Builder {
             providers: self.providers,
             builder: self.builder,
             worker,
+            ahead: Ahead::default(),
             records,
             store,
             batches,
@@ -435,7 +440,8 @@ impl Delegator {
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
-                Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
+                let worker = inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
+                inner.ahead.launcher(worker, &inner.settings, &plan)
             }
         };
         let run = RunId::random();

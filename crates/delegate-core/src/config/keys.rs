@@ -1,10 +1,10 @@
 //! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
 //! `docs/configuration.md` are driven by it or checked against it.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::duration;
+mod launching;
+mod words;
 
 /// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +41,10 @@ pub(crate) enum Id {
     SubagentAutoApprove,
     JanitorAtStart,
     WorktreeIsolation,
+    Launcher,
+    PoolMinIdle,
+    PoolMaxIdle,
+    PoolIdle,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -60,6 +64,8 @@ pub(crate) enum Type {
     AtStart,
     /// `auto`, `subreaper` or `cgroup`.
     Containment,
+    /// `auto`, `exec`, `zygote` or `pool`.
+    Launcher,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -178,7 +184,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 32] = [
+pub(crate) const KEYS: [KeyInfo; 36] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -467,36 +473,11 @@ pub(crate) const KEYS: [KeyInfo; 32] = [
         sensitive: false,
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
+    launching::LAUNCHER,
+    launching::POOL_MIN_IDLE,
+    launching::POOL_MAX_IDLE,
+    launching::POOL_IDLE,
 ];
-
-/// What a value must be, as messages and the reference say it.
-impl fmt::Display for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_null = |optional: bool| if optional { ", or null" } else { "" };
-        match *self {
-            Self::Isolation => f.write_str("false, true or auto, or null"),
-            Self::Flag => f.write_str("true or false"),
-            Self::Count { min, max, optional } => {
-                write!(f, "a whole number from {min} to {max}{}", or_null(optional))
-            }
-            Self::Seconds { min, optional } => {
-                let min = min.as_secs_f64();
-                let max = duration::LONGEST.as_secs();
-                write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
-            }
-            Self::OnStale => f.write_str("warn, interrupt or kill"),
-            Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Containment => f.write_str(ownership::containment::CHOICES),
-            Self::Command => f.write_str("a list of texts, the program first, or null"),
-            Self::Text | Self::Secret => f.write_str("text, or null"),
-            Self::Word => f.write_str("a word, or null"),
-            Self::Url => f.write_str("an http or https address, or null"),
-            Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
-            Self::Overrides => f.write_str("a map, or null"),
-            Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

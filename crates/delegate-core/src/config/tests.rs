@@ -119,6 +119,8 @@ fn every_key_reaches_its_setting() {
   subagent_auto_approve: true
   worktree_isolation: true
   janitor_at_start: report
+  launcher: pool
+  pool: {min_idle: 2, max_idle: 9, idle: 5s}
 ",
     );
     let expected = Settings {
@@ -162,6 +164,8 @@ fn every_key_reaches_its_setting() {
         subagent_auto_approve: true,
         worktree_isolation: true,
         janitor_at_start: AtStart::Report,
+        launcher: LauncherWish::Pool,
+        pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5) },
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);

@@ -25,6 +25,7 @@ mod call_tests;
 mod decide;
 pub mod error;
 pub mod goals;
+mod launching;
 pub mod parent;
 pub mod routing;
 mod session;
@@ -51,6 +52,7 @@ use routing::{NoProviders, Routed};
 pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
 pub use error::StartError;
+pub use launching::Launching;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
 pub use routing::{Providers, Resolved};
 pub use task::{Origin, Task};
@@ -85,6 +87,8 @@ pub struct Plan {
     pub isolation: delegate_protocol::Isolation,
     /// Why, for `--explain`.
     pub reason: String,
+    /// How the processes are started, and why; `None` where there are none.
+    pub launching: Option<(Launching, String)>,
     /// The tasks in order; every working directory is absolute.
     pub tasks: Vec<Task>,
     /// The settings that were used.
@@ -262,7 +266,11 @@ impl Plan {
             (None, own) => format!("none; {own} with a limit of their own"),
         };
         let agents: BTreeSet<&str> = self.tasks.iter().map(Task::agent).collect();
-        vec![
+        let launcher = self
+            .launching
+            .as_ref()
+            .map(|(launching, why)| ("launcher", format!("{} ({why})", launching.word())));
+        let decisions = vec![
             ("tasks", self.tasks.len().to_string()),
             ("agents", agents.into_iter().collect::<Vec<_>>().join(", ")),
             ("isolation", format!("{} ({})", self.isolation.word(), self.reason)),
@@ -276,7 +284,8 @@ impl Plan {
             ("start timeout", duration::show(settings.start_timeout)),
             ("heartbeat interval", duration::show(settings.heartbeat_interval)),
             ("largest result", format!("{} bytes", settings.max_result_bytes)),
-        ]
+        ];
+        decisions.into_iter().chain(launcher).collect()
     }
 }
 
@@ -414,9 +423,19 @@ fn plan_within(
         tasks: tasks.len(),
         lacks: Lack::of(means.has_worker),
     })?;
+    let launching = (isolation == delegate_protocol::Isolation::Process).then(|| {
+        launching::decide(launching::Question {
+            wish: settings.launcher,
+            pool: settings.pool,
+            tasks: tasks.len(),
+            own_program: settings.worker_command.is_none(),
+            namespace: settings.containment == ownership::Containment::PidNamespace,
+        })
+    });
     let mut plan = Plan {
         isolation,
         reason,
+        launching,
         tasks: mem::take(tasks),
         settings: settings.clone(),
         started: SystemTime::now(),

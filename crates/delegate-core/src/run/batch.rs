@@ -63,6 +63,8 @@ struct Active {
     wake: Arc<Notify>,
     commands: Option<mpsc::Sender<Command>>,
     handle: Option<Handle>,
+    /// The word for how it was started.
+    how: Option<&'static str>,
     start_failure: Option<StartFailure>,
     said: Option<Box<Said>>,
     /// Its outcome is wanted as soon as its I/O has ended.
@@ -413,6 +415,7 @@ impl Loop {
         self.settle_records().await;
         self.batch.records.warn(&store);
         let warnings = std::iter::from_fn(|| store.take_warning());
+        let launching = self.launching();
         let ending = Ending {
             run_id: self.batch.run,
             warnings: self
@@ -427,6 +430,7 @@ impl Loop {
             left_running: self.left_running,
             durable: self.durable && !store.is_misplaced(),
             total_duration: total,
+            launching,
         };
         Report::new(store, ending)
     }

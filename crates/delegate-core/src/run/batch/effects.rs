@@ -36,6 +36,7 @@ impl Loop {
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
         let launch = Launch {
+            agent: task.agent().to_owned(),
             purpose: task.goal().chars().take(60).collect(),
             terminate_grace: self.batch.plan.settings.terminate_grace,
             containment: self.batch.plan.settings.containment,
@@ -51,6 +52,7 @@ impl Loop {
                 wake,
                 commands: None,
                 handle: None,
+                how: None,
                 start_failure: None,
                 said: None,
                 settling: false,
@@ -93,11 +95,12 @@ impl Loop {
         }
         let (journal, files) = (self.journal(index), self.mentions(index));
         let Some(active) = self.active.get_mut(&index) else { return };
-        let Launched { pid, handle, line, output } = launched;
+        let Launched { pid, how, handle, line, output } = launched;
         if self.paused || active.stopped {
             handle.pause();
         }
         active.handle = Some(handle);
+        active.how = Some(how);
         let result_file = self.batch.store.result_file(self.batch.run, index);
         let limit = self.batch.plan.settings.max_result_bytes;
         match line::split(line, &active.wake) {
@@ -270,8 +273,8 @@ impl Loop {
 
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
         let active = self.active.get_mut(&index);
-        let (start_failure, diagnostic) =
-            active.map_or((None, None), |a| (a.start_failure.take(), a.diagnostic.take()));
+        let (start_failure, diagnostic, how) = active
+            .map_or((None, None, None), |a| (a.start_failure.take(), a.diagnostic.take(), a.how));
         let kept = launched || start_failure.is_some();
         let live_transcript = self.live_transcript(index).filter(|_| kept);
         let (plan, store) = (&self.batch.plan, &self.batch.store);
@@ -281,7 +284,7 @@ impl Loop {
             missed: self.batch.control.missed(index),
             task_index: index,
             isolation: self.batch.launcher.isolation(),
-            launcher: launched.then(|| self.batch.launcher.word()),
+            launcher: how.filter(|_| launched),
             limit: plan.timeout(index as usize),
             limit_place: task.timeout_origin().map(ToString::to_string),
             start_limit: plan.settings.start_timeout,
@@ -290,6 +293,16 @@ impl Loop {
             diagnostic,
             live_transcript,
         }
+    }
+
+    /// How its processes were started, and where it came otherwise than decided.
+    pub(super) fn launching(&self) -> Vec<String> {
+        let plan = &self.batch.plan;
+        let decided = plan.launching.as_ref();
+        let decided = decided.map(|(launching, why)| format!("{}: {why}", launching.word()));
+        let agents: std::collections::BTreeSet<&str> =
+            plan.tasks.iter().map(crate::plan::Task::agent).collect();
+        decided.into_iter().chain(self.batch.launcher.remarks(agents)).collect()
     }
 
     fn note_what_is_left(&mut self, index: u32, facts: &Facts) {
