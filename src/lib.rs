@@ -59,10 +59,15 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{
+    Agent, AskError, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText, NewJob,
+    Registry, Session,
+};
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
+#[cfg(target_os = "linux")]
+pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;
 pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
@@ -70,12 +75,31 @@ pub use delegate_core::run::{
     Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
 };
 pub use delegate_core::store;
+pub use delegate_core::{file_state, jobs};
 pub use delegate_protocol::envelope::{Identity, Relayed};
-pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
+pub use delegate_protocol::file::{Busy, Staleness};
+pub use delegate_protocol::job::Job;
+pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
     ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
 };
 pub use workers::{Workers, workers};
+
+/// Pages with examples in Rust, which are doctests; `tests/cli/pages.rs` looks that none is missing.
+#[cfg(doctest)]
+#[doc(hidden)]
+pub mod pages {
+    #[doc = include_str!("../docs/agents.md")]
+    pub mod agents {}
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
+    #[doc = include_str!("../docs/janitor.md")]
+    pub mod janitor {}
+    #[doc = include_str!("../docs/migration.md")]
+    pub mod migration {}
+    #[doc = include_str!("../docs/watchdog.md")]
+    pub mod watchdog {}
+}
 
 #[doc(hidden)]
 pub mod internal {

@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod call_order;
 mod command;
 mod command_bytes;
 mod command_family;
@@ -21,9 +22,14 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod files;
+mod jobs;
+mod killed;
+mod launchers;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_lines;
 mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
@@ -33,6 +39,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
@@ -40,6 +47,7 @@ mod submit;
 mod wire;
 mod wire_flood;
 mod wire_start;
+mod worktrees;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
@@ -50,6 +58,10 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || files::Filer,
+    || jobs::Jobber,
     || routing_parity::Probe,
-    results::Pupil::default
+    || killed::Counted,
+    results::Pupil::default,
+    launchers::Ready::default
 );

@@ -1,9 +1,11 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod ahead;
 mod batch;
+mod trees;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -14,9 +16,13 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
-use self::batch::Beginning;
+use self::ahead::Ahead;
+use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::control::{Operator, Server};
+use crate::control::{self, ControlError, Operator, Server};
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState, Files};
+use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -24,10 +30,11 @@ use crate::plan::{
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
-use crate::run::{ManualClock, Run};
+use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
 
 /// Threads for what blocks: launches, and answers that go to disk.
@@ -54,12 +61,18 @@ struct Inner {
     builder: Option<Arc<dyn ChildBuilder>>,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
+    /// Templates of it, and workers that wait; made when they are first needed.
+    ahead: Ahead,
     records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    files: FileState,
+    jobs: Jobs,
+    /// What dead owners left of worktrees was looked at.
+    swept: Once,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -150,6 +163,8 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
+        let switch = switch.map(|(_, value)| value.clone());
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -160,6 +175,7 @@ impl Builder {
             WorkerProgram { owner, ..worker }
         });
         let batches = start_loop()?;
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -167,12 +183,16 @@ impl Builder {
             providers: self.providers,
             builder: self.builder,
             worker,
+            ahead: Ahead::default(),
             records,
             store,
             batches,
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            files: FileState::switched_by(switch.as_deref()),
+            jobs,
+            swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -284,6 +304,20 @@ impl Delegator {
         &self.inner.store
     }
 
+    /// Files as the agent that delegates sees them: what it reads through this is what the end of a child reminds
+    /// it of. `session` is the key of its conversation ([`Batch::session`]), where there are several.
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> Files {
+        Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// Background programs that children handed over; they end with this delegator. `session` as in
+    /// [`Delegator::files`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
+        OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
     /// What a worker process executes, for people; `None` where only threads are possible.
     #[must_use]
     pub fn worker_description(&self) -> Option<&str> {
@@ -310,15 +344,42 @@ impl Delegator {
         Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
     }
 
+    /// Carries out an action on running children that a model asks for with the `arguments` of its `delegate_task`
+    /// call: `list`, `steer` (`subagent_id`, `message`) or `stop` (`subagent_id`). At once, in a pause and at any
+    /// depth. Only children of batches of this conversation exist ([`Batch::session`]). `None`: the call is
+    /// not such an action, and is for [`Delegator::call`].
+    pub async fn act(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        control::act(&self.operator(Some(session)), arguments).await
+    }
+
+    /// Blocking twin of [`Delegator::act`].
+    #[must_use]
+    pub fn act_blocking(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        block_on(self.act(arguments, session))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(&self, tasks: &mut Vec<Task>, parent: Option<&Parent>) -> Result<Plan, StartError> {
+    fn plan(
+        &self,
+        tasks: &mut Vec<Task>,
+        parent: Option<&Parent>,
+        when: When,
+    ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| plan::plan(tasks, settings, *isolation, means))
+        self.with_means(parent, when, |means| plan::plan(tasks, settings, *isolation, means))
     }
 
     fn plan_call(
@@ -326,9 +387,10 @@ impl Delegator {
         arguments: &Value,
         agent: &str,
         parent: Option<&Parent>,
+        when: When,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| {
+        self.with_means(parent, when, |means| {
             plan::plan_call(arguments, agent, settings, *isolation, means)
         })
     }
@@ -336,6 +398,7 @@ impl Delegator {
     fn with_means(
         &self,
         parent: Option<&Parent>,
+        when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
@@ -349,10 +412,12 @@ impl Delegator {
             parent,
             providers: inner.providers.as_deref(),
             builder: inner.builder.as_ref(),
+            // What is only looked at may be decided in a pause.
+            paused: when == When::ToStart && inner.live.is_paused(),
         })
     }
 
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+    fn start(&self, mut plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
@@ -375,10 +440,17 @@ impl Delegator {
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
-                Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
+                let worker = inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
+                inner.ahead.launcher(worker, &inner.settings, &plan)
             }
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
+        let run = RunId::random();
+        let trees = self.trees(run, &mut plan)?;
+        let caller = plan
+            .caller()
+            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
+        let plan = Arc::new(plan);
+        let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
         if let Some(branch) = branch {
@@ -405,13 +477,14 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
+        Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), report))
     }
 }
 

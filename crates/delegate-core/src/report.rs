@@ -84,6 +84,8 @@ pub struct Ending {
     pub warnings: Vec<String>,
     /// From start to end.
     pub total_duration: Duration,
+    /// How its processes were started and why, and where it came otherwise; empty without processes.
+    pub launching: Vec<String>,
 }
 
 /// The end of a batch.
@@ -186,6 +188,13 @@ impl Report {
         &self.ending.warnings
     }
 
+    /// How its processes were started and why, and for which agents it came otherwise; empty where no
+    /// process was.
+    #[must_use]
+    pub fn launching(&self) -> &[String] {
+        &self.ending.launching
+    }
+
     /// From start to end.
     #[must_use]
     pub const fn total_duration(&self) -> Duration {
@@ -218,9 +227,10 @@ impl Serialize for Json<'_> {
             durable,
             warnings,
             total_duration,
+            launching,
         } = &self.0.ending;
         let status = if self.0.all_completed() { "completed" } else { "failed" };
-        let mut object = serializer.serialize_struct("Report", 9)?;
+        let mut object = serializer.serialize_struct("Report", 10)?;
         object.serialize_field("schema", SCHEMA)?;
         object.serialize_field("run_id", run_id)?;
         object.serialize_field("status", status)?;
@@ -229,6 +239,7 @@ impl Serialize for Json<'_> {
         object.serialize_field("verified_empty", verified_empty)?;
         object.serialize_field("durable", durable)?;
         object.serialize_field("warnings", warnings)?;
+        object.serialize_field("launching", launching)?;
         object.serialize_field("total_duration_seconds", &seconds(*total_duration))?;
         object.end()
     }
@@ -265,6 +276,11 @@ pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate
         live_transcript: None,
         summary_truncated: false,
         summary_full_path: None,
+        stale_paths: Vec::new(),
+        handed_off_processes: Vec::new(),
+        orphaned_processes: Vec::new(),
+        unread_completions: Vec::new(),
+        worktree: None,
         schema_valid: None,
         schema_retries: None,
         schema_errors: Vec::new(),
@@ -323,6 +339,7 @@ mod tests {
             verified_empty: false,
             durable: false,
             warnings: vec!["careful".into()],
+            launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
         };
         (dir, Report::new(store, ending))

@@ -1,13 +1,12 @@
 //! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
 //! `docs/configuration.md` are driven by it or checked against it.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::duration;
+mod launching;
+mod words;
 
-/// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
-/// applies does not compile.
+/// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Id {
     ProcessIsolation,
@@ -41,6 +40,11 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    WorktreeIsolation,
+    Launcher,
+    PoolMinIdle,
+    PoolMaxIdle,
+    PoolIdle,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -60,6 +64,8 @@ pub(crate) enum Type {
     AtStart,
     /// `auto`, `subreaper` or `cgroup`.
     Containment,
+    /// `auto`, `exec`, `zygote` or `pool`.
+    Launcher,
     /// A program and its arguments, or `null`.
     Command,
     /// Text without the blanks around it; blank text and `null` are "not set".
@@ -143,14 +149,9 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
     "max_async_children",
 ];
 
-/// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
-/// must not look as if it were.
-pub(crate) const LATER: [&str; 4] = [
-    "background_overflow",
-    "credential_pool_strategies",
-    "independent_completions",
-    "worktree_isolation",
-];
+/// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
+pub(crate) const LATER: [&str; 3] =
+    ["background_overflow", "credential_pool_strategies", "independent_completions"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -159,7 +160,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
+pub(crate) const NOT_KEYS: [&str; 7] = [
+    "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
     "DELEGATE_GOAL",
@@ -182,7 +184,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
+pub(crate) const KEYS: [KeyInfo; 36] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -454,6 +456,15 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         about: "Children approve dangerous commands once (true) or deny them.",
     },
     KeyInfo {
+        id: Id::WorktreeIsolation,
+        name: "worktree_isolation",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "Each child works in a git worktree and on a branch of its own; removed at its end when proved clean, else kept (docs/worktrees.md).",
+    },
+    KeyInfo {
         id: Id::JanitorAtStart,
         name: "janitor_at_start",
         kind: Type::AtStart,
@@ -462,36 +473,11 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         sensitive: false,
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
+    launching::LAUNCHER,
+    launching::POOL_MIN_IDLE,
+    launching::POOL_MAX_IDLE,
+    launching::POOL_IDLE,
 ];
-
-/// What a value must be, as messages and the reference say it.
-impl fmt::Display for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_null = |optional: bool| if optional { ", or null" } else { "" };
-        match *self {
-            Self::Isolation => f.write_str("false, true or auto, or null"),
-            Self::Flag => f.write_str("true or false"),
-            Self::Count { min, max, optional } => {
-                write!(f, "a whole number from {min} to {max}{}", or_null(optional))
-            }
-            Self::Seconds { min, optional } => {
-                let min = min.as_secs_f64();
-                let max = duration::LONGEST.as_secs();
-                write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
-            }
-            Self::OnStale => f.write_str("warn, interrupt or kill"),
-            Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Containment => f.write_str(ownership::containment::CHOICES),
-            Self::Command => f.write_str("a list of texts, the program first, or null"),
-            Self::Text | Self::Secret => f.write_str("text, or null"),
-            Self::Word => f.write_str("a word, or null"),
-            Self::Url => f.write_str("an http or https address, or null"),
-            Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
-            Self::Overrides => f.write_str("a map, or null"),
-            Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -23,6 +23,7 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
+use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
@@ -62,6 +63,8 @@ struct Active {
     wake: Arc<Notify>,
     commands: Option<mpsc::Sender<Command>>,
     handle: Option<Handle>,
+    /// The word for how it was started.
+    how: Option<&'static str>,
     start_failure: Option<StartFailure>,
     said: Option<Box<Said>>,
     /// Its outcome is wanted as soon as its I/O has ended.
@@ -85,6 +88,7 @@ pub(crate) struct Batch {
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    pub(crate) common: Common,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }
@@ -411,6 +415,7 @@ impl Loop {
         self.settle_records().await;
         self.batch.records.warn(&store);
         let warnings = std::iter::from_fn(|| store.take_warning());
+        let launching = self.launching();
         let ending = Ending {
             run_id: self.batch.run,
             warnings: self
@@ -425,6 +430,7 @@ impl Loop {
             left_running: self.left_running,
             durable: self.durable && !store.is_misplaced(),
             total_duration: total,
+            launching,
         };
         Report::new(store, ending)
     }
