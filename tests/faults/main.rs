@@ -6,6 +6,7 @@
 //! | `child_kill` | a child is killed in every state |
 //! | `crash_points` | a worker is killed before and after each message and each request |
 //! | `owner_kill` | the owner ends in every way and every state |
+//! | `owner_points` | the owner is killed at each point of its loop, and at random moments |
 //! | `startup` | the owner is killed at random moments of its start, in a pid namespace |
 //! | `supervisor_kill` | the supervisor is killed or stopped |
 //! | `host` | threads, floods and zombies on the side of the owner |
@@ -34,6 +35,7 @@ mod crash_points;
 mod host;
 mod limits;
 mod owner_kill;
+mod owner_points;
 mod program;
 mod starts;
 mod startup;

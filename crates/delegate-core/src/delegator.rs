@@ -1,5 +1,7 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod again;
+mod background;
 mod batch;
 
 use std::path::PathBuf;
@@ -12,20 +14,24 @@ use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
+pub use self::again::Which;
+pub use self::background::WaitError;
 pub use self::batch::Batch;
 
 use self::batch::Beginning;
+use crate::background::Slots;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
-    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
+    self, Again, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
+use crate::run::dispatch::Board;
 use crate::run::live::{Live, LiveRun};
 use crate::run::{ManualClock, Run};
 use crate::store::Store;
@@ -36,6 +42,9 @@ const BLOCKING_THREADS: usize = 16;
 /// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
 /// left and the system has none to give. While one is there, work waits for it instead.
 const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Between two looks of consumers at what other processes have left.
+const SWEEP: Duration = Duration::from_secs(30);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -60,6 +69,9 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    /// Places of background runs, and where their completions are waited for.
+    slots: Arc<Slots>,
+    board: Arc<Board>,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -159,7 +171,8 @@ impl Builder {
             let owner = worker.owner.with_containment(self.settings.containment);
             WorkerProgram { owner, ..worker }
         });
-        let batches = start_loop()?;
+        let board = Arc::<Board>::default();
+        let batches = start_loop(Arc::clone(&board))?;
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -173,6 +186,8 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            slots: Arc::default(),
+            board,
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -271,6 +286,11 @@ impl Delegator {
             title: None,
             session: None,
             branch: None,
+            isolation: None,
+            resumable: false,
+            detached: false,
+            note: None,
+            from: None,
         }
     }
 
@@ -312,9 +332,16 @@ impl Delegator {
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(&self, tasks: &mut Vec<Task>, parent: Option<&Parent>) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| plan::plan(tasks, settings, *isolation, means))
+    fn plan(
+        &self,
+        tasks: &mut Vec<Task>,
+        parent: Option<&Parent>,
+        isolation: Option<Isolation>,
+        again: Option<&Again>,
+    ) -> Result<Plan, StartError> {
+        let Inner { settings, isolation: usual, .. } = &*self.inner;
+        let asked = isolation.or(*usual);
+        self.with_means(parent, again, |means| plan::plan(tasks, settings, asked, means))
     }
 
     fn plan_call(
@@ -324,7 +351,7 @@ impl Delegator {
         parent: Option<&Parent>,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| {
+        self.with_means(parent, None, |means| {
             plan::plan_call(arguments, agent, settings, *isolation, means)
         })
     }
@@ -332,6 +359,7 @@ impl Delegator {
     fn with_means(
         &self,
         parent: Option<&Parent>,
+        again: Option<&Again>,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
@@ -340,6 +368,7 @@ impl Delegator {
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
         plan(Means {
+            again,
             agents: agents.as_deref(),
             has_worker: inner.worker.is_some(),
             parent,
@@ -348,14 +377,24 @@ impl Delegator {
         })
     }
 
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+    fn start(&self, plan: Plan, beginning: Beginning) -> Result<(Run, Option<usize>), StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
         if inner.live.is_paused() {
             return Err(StartError::Paused);
         }
-        let Beginning { title, listener, session, branch } = beginning;
+        let Beginning {
+            title,
+            listener,
+            session,
+            branch,
+            captured,
+            kept,
+            background,
+            resumes,
+            rerun_of,
+        } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
@@ -370,9 +409,16 @@ impl Delegator {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
+        let (plan, run) = (Arc::new(plan), resumes.unwrap_or_else(RunId::random));
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        let (place, position) = match &captured {
+            Some(_) => self.place(&plan.settings, run, &control)?,
+            None => (None, None),
+        };
+        if resumes.is_some() {
+            self.take_over(run)?;
+        }
         if let Some(branch) = branch {
             branch.attach(&control);
         }
@@ -397,19 +443,24 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            dispatch: captured.map(|captured| captured.dispatch(inner, run, &plan)),
+            kept,
+            background,
+            rerun_of,
+            _place: place,
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
+        Ok((Run::new(run, plan, delivery, control, inner.store.clone(), report), position))
     }
 }
 
 /// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
 /// ends when the delegator is dropped and its last batch is done.
-fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
+fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Started>, StartError> {
     let refused = |source| StartError::System { what: "the delegator's thread", source };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -423,6 +474,7 @@ fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
     let (sender, mut started) = mpsc::unbounded_channel::<Started>();
     let serve = async move {
         let mut running = JoinSet::new();
+        let mut sweep = tokio::time::interval(SWEEP);
         loop {
             tokio::select! {
                 next = started.recv() => match next {
@@ -430,6 +482,8 @@ fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
                     None => break,
                 },
                 Some(ended) = running.join_next() => log_panic(ended),
+                // Somebody else may have died meanwhile: consumers look again.
+                _ = sweep.tick() => board.wake(),
             }
         }
         while let Some(ended) = running.join_next().await {

@@ -41,6 +41,8 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    BackgroundOverflow,
+    IndependentCompletions,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -58,6 +60,8 @@ pub(crate) enum Type {
     OnStale,
     /// `end`, `report` or `ignore`.
     AtStart,
+    /// `wait` or `refuse`.
+    Overflow,
     /// `auto`, `subreaper` or `cgroup`.
     Containment,
     /// A program and its arguments, or `null`.
@@ -145,12 +149,7 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 
 /// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
 /// must not look as if it were.
-pub(crate) const LATER: [&str; 4] = [
-    "background_overflow",
-    "credential_pool_strategies",
-    "independent_completions",
-    "worktree_isolation",
-];
+pub(crate) const LATER: [&str; 2] = ["credential_pool_strategies", "worktree_isolation"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -182,7 +181,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
+pub(crate) const KEYS: [KeyInfo; 33] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -462,6 +461,24 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         sensitive: false,
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
+    KeyInfo {
+        id: Id::BackgroundOverflow,
+        name: "background_overflow",
+        kind: Type::Overflow,
+        default: "wait",
+        also: None,
+        sensitive: false,
+        about: "A background run where max_concurrent_children of them go on already: it waits in line (wait), or is an error (refuse).",
+    },
+    KeyInfo {
+        id: Id::IndependentCompletions,
+        name: "independent_completions",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
+    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -481,6 +498,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
+            Self::Overflow => f.write_str("wait or refuse"),
             Self::Containment => f.write_str("auto, subreaper or cgroup"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),

@@ -349,6 +349,10 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
         Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
+        Id::BackgroundOverflow => set(&mut settings.background_overflow, value.overflow()),
+        Id::IndependentCompletions => {
+            settings.independent_completions = *value == Typed::Flag(true);
+        }
     }
 }
 

@@ -104,6 +104,27 @@ impl AtStart {
     }
 }
 
+/// `delegation.background_overflow`: what happens to a background run that finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// It waits in line, and its handle says where.
+    #[default]
+    Wait,
+    /// Nothing is started.
+    Refuse,
+}
+
+impl Overflow {
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -174,6 +195,10 @@ pub struct Settings {
     pub subagent_auto_approve: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
+    /// What happens to a background run that finds no place.
+    pub background_overflow: Overflow,
+    /// Each group of a background run, and each task without one, is told by itself.
+    pub independent_completions: bool,
 }
 
 impl Default for Settings {
@@ -210,6 +235,8 @@ impl Default for Settings {
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
             janitor_at_start: AtStart::End,
+            background_overflow: Overflow::Wait,
+            independent_completions: false,
         }
     }
 }

@@ -90,6 +90,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
+        Type::Overflow => json!({ "enum": ["wait", "refuse"] }),
         Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,

@@ -69,6 +69,8 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::StaleInTool => seconds(settings.stale_in_tool),
         Id::OnStale => Value::from(settings.on_stale.word()),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
+        Id::BackgroundOverflow => Value::from(settings.background_overflow.word()),
+        Id::IndependentCompletions => Value::Bool(settings.independent_completions),
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),

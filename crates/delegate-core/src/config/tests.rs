@@ -118,6 +118,8 @@ fn every_key_reaches_its_setting() {
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
   janitor_at_start: report
+  background_overflow: refuse
+  independent_completions: true
 ",
     );
     let expected = Settings {
@@ -160,6 +162,8 @@ fn every_key_reaches_its_setting() {
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
         janitor_at_start: AtStart::Report,
+        background_overflow: Overflow::Refuse,
+        independent_completions: true,
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
@@ -438,6 +442,8 @@ fn wrong_types_are_errors() {
         "on_stale: true",
         "janitor_at_start: true",
         "janitor_at_start: null",
+        "background_overflow: true",
+        "independent_completions: 1",
         "worker: {command: []}",
         "worker: {command: ['']}",
         "worker: {command: [a, 1]}",

@@ -7,7 +7,7 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{AtStart, OnStale, ProcessIsolation, did_you_mean, duration};
+use super::{AtStart, OnStale, Overflow, ProcessIsolation, did_you_mean, duration};
 use ownership::Containment;
 
 /// A checked value.
@@ -20,6 +20,7 @@ pub(crate) enum Typed {
     Time(Duration),
     OnStale(OnStale),
     AtStart(AtStart),
+    Overflow(Overflow),
     Containment(Containment),
     Command(Vec<String>),
     Text(String),
@@ -55,6 +56,7 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
+        (Type::Overflow, Kind::Scalar(Value::Text(word))) => question.overflow(word),
         (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
@@ -79,7 +81,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Overrides
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment => false,
+        Type::Flag | Type::OnStale | Type::AtStart | Type::Overflow | Type::Containment => false,
     }
 }
 
@@ -140,6 +142,17 @@ impl Question<'_> {
             let hint = did_you_mean(word, Containment::ALL.map(Containment::word));
             self.wrong("unknown_word", &self.wanted(), hint)
         })
+    }
+
+    fn overflow(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "wait" => Ok(Typed::Overflow(Overflow::Wait)),
+            "refuse" => Ok(Typed::Overflow(Overflow::Refuse)),
+            word => {
+                let hint = did_you_mean(word, ["wait", "refuse"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
+        }
     }
 
     fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
@@ -400,6 +413,10 @@ impl Typed {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
 
+    pub(crate) const fn overflow(&self) -> Option<Overflow> {
+        if let Self::Overflow(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) const fn at_start(&self) -> Option<AtStart> {
         if let Self::AtStart(what) = self { Some(*what) } else { None }
     }
@@ -440,6 +457,7 @@ impl Typed {
             | Self::Time(_)
             | Self::OnStale(_)
             | Self::AtStart(_)
+            | Self::Overflow(_)
             | Self::Containment(_)
             | Self::Command(_)
             | Self::Text(_)

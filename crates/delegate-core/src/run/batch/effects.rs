@@ -14,12 +14,14 @@ use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
-use super::{Active, Incoming, Loop, Owed, send};
+use super::owed::{Owed, send};
+use super::{Active, Incoming, Loop};
 use crate::collect::{self, Said, Subject, budget};
 use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
+use crate::run::crash::{self, Place};
 use crate::run::finalise::Finalise;
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
@@ -198,6 +200,7 @@ impl Loop {
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let (now, finalise) = (self.clock.now(), self.finalise(index));
         tokio::task::spawn_local(async move {
+            crash::at(Place::Settle);
             for event in requested.iter().chain([&event]) {
                 if kept {
                     journal.event(event, now).await;
@@ -205,7 +208,11 @@ impl Loop {
                     journal.show(event, now);
                 }
             }
-            let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
+            let stored = move |durable| {
+                crash::at(Place::Stored);
+                owed.pay(Incoming::Recorded(index, durable));
+            };
+            crash::at(Place::Outcome);
             if let Some(outcome) = finalise.carry_out(outcome).await {
                 journal.store.put_outcome(run, outcome, stored);
             }
