@@ -112,7 +112,14 @@ fn c24_concurrent_dispatches_never_run_more_than_the_cap() {
         let mut positions: Vec<_> = handles.iter().filter_map(|handle| handle.position).collect();
         positions.sort_unstable();
         assert_eq!(positions, [1, 2, 3, 4]);
-        wait_for("two children", || (running(&rig) == 2).then_some(()));
+        let mut seen = 0;
+        let two = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            wait_for("two children", || {
+                seen = running(&rig);
+                (seen == 2).then_some(())
+            });
+        }));
+        assert!(two.is_ok(), "{seen} children");
         let most = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             let ends = scope.spawn(|| {

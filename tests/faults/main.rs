@@ -7,6 +7,7 @@
 //! | `crash_points` | a worker is killed before and after each message and each request |
 //! | `owner_kill` | the owner ends in every way and every state |
 //! | `owner_points` | the owner is killed at each point of its loop, and at random moments |
+//! | `shared_state` | what parents and children share, and what they do not |
 //! | `startup` | the owner is killed at random moments of its start, in a pid namespace |
 //! | `supervisor_kill` | the supervisor is killed or stopped |
 //! | `host` | threads, floods and zombies on the side of the owner |
@@ -37,6 +38,7 @@ mod limits;
 mod owner_kill;
 mod owner_points;
 mod program;
+mod shared_state;
 mod starts;
 mod startup;
 mod stops;

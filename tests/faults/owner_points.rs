@@ -85,7 +85,7 @@ fn start(play: Play, variables: &[(&str, &str)]) -> OwnerProgram {
         Play::Answers => {}
         Play::Background => settings["background"] = json!("a conversation"),
         Play::NoProgram => settings["worker_command"] = json!(["/no/such/program"]),
-        Play::Nonsense => settings["worker_command"] = json!([helper("garbler"), "garbage"]),
+        Play::Nonsense => settings["worker_command"] = json!([helper("garbler"), "undecodable"]),
         Play::Closes => settings["worker_command"] = json!([helper("garbler"), "close"]),
         Play::Wish => tasks.fill(step(&Step::Wait)),
         Play::Quiet => {

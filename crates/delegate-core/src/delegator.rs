@@ -3,16 +3,15 @@
 mod again;
 mod background;
 mod batch;
+mod thread;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, LocalSet};
 
 pub use self::again::Which;
 pub use self::background::WaitError;
@@ -35,16 +34,6 @@ use crate::run::dispatch::Board;
 use crate::run::live::{Live, LiveRun};
 use crate::run::{ManualClock, Run};
 use crate::store::Store;
-
-/// Threads for what blocks: launches, and answers that go to disk.
-const BLOCKING_THREADS: usize = 16;
-
-/// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
-/// left and the system has none to give. While one is there, work waits for it instead.
-const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-
-/// Between two looks of consumers at what other processes have left.
-const SWEEP: Duration = Duration::from_secs(30);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -78,6 +67,7 @@ struct Inner {
     server: OnceLock<Option<Server>>,
 }
 
+/// A batch, and who is to get its report.
 type Started = (BatchLoop, oneshot::Sender<Report>);
 
 /// Settings of a [`Delegator`] to be.
@@ -172,7 +162,7 @@ impl Builder {
             WorkerProgram { owner, ..worker }
         });
         let board = Arc::<Board>::default();
-        let batches = start_loop(Arc::clone(&board))?;
+        let batches = thread::start_loop(Arc::clone(&board))?;
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -455,51 +445,6 @@ impl Delegator {
         })?;
         plan.keep_built();
         Ok((Run::new(run, plan, delivery, control, inner.store.clone(), report), position))
-    }
-}
-
-/// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
-/// ends when the delegator is dropped and its last batch is done.
-fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Started>, StartError> {
-    let refused = |source| StartError::System { what: "the delegator's thread", source };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(KEPT)
-        .build()
-        .map_err(refused)?;
-    // Asked for in a way that can be refused, before tokio makes the first one.
-    drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
-    drop(runtime.spawn_blocking(|| ()));
-    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
-    let serve = async move {
-        let mut running = JoinSet::new();
-        let mut sweep = tokio::time::interval(SWEEP);
-        loop {
-            tokio::select! {
-                next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
-                    None => break,
-                },
-                Some(ended) = running.join_next() => log_panic(ended),
-                // Somebody else may have died meanwhile: consumers look again.
-                _ = sweep.tick() => board.wake(),
-            }
-        }
-        while let Some(ended) = running.join_next().await {
-            log_panic(ended);
-        }
-    };
-    thread::Builder::new()
-        .name("delegate-loop".to_owned())
-        .spawn(move || LocalSet::new().block_on(&runtime, serve))
-        .map_err(refused)?;
-    Ok(sender)
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
     }
 }
 

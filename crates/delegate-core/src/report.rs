@@ -124,7 +124,7 @@ impl Report {
             Some(status) => *status,
             None => store.outcome(run.id, task).map_or(Status::Unknown, |entry| entry.status),
         };
-        let ending = store.reader().ending(run.id)?.unwrap_or_default();
+        let ending = store.ending(run.id)?.unwrap_or_default();
         let StoredEnding { left_running, verified_empty, durable, warnings } =
             serde_json::from_str(&ending).unwrap_or_default();
         Ok(Self::new(

@@ -1,10 +1,8 @@
 //! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
 //! `docs/configuration.md` are driven by it or checked against it.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::duration;
 
 /// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
 /// applies does not compile.
@@ -480,36 +478,6 @@ pub(crate) const KEYS: [KeyInfo; 33] = [
         about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
     },
 ];
-
-/// What a value must be, as messages and the reference say it.
-impl fmt::Display for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_null = |optional: bool| if optional { ", or null" } else { "" };
-        match *self {
-            Self::Isolation => f.write_str("false, true or auto, or null"),
-            Self::Flag => f.write_str("true or false"),
-            Self::Count { min, max, optional } => {
-                write!(f, "a whole number from {min} to {max}{}", or_null(optional))
-            }
-            Self::Seconds { min, optional } => {
-                let min = min.as_secs_f64();
-                let max = duration::LONGEST.as_secs();
-                write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
-            }
-            Self::OnStale => f.write_str("warn, interrupt or kill"),
-            Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Overflow => f.write_str("wait or refuse"),
-            Self::Containment => f.write_str("auto, subreaper or cgroup"),
-            Self::Command => f.write_str("a list of texts, the program first, or null"),
-            Self::Text | Self::Secret => f.write_str("text, or null"),
-            Self::Word => f.write_str("a word, or null"),
-            Self::Url => f.write_str("an http or https address, or null"),
-            Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
-            Self::Overrides => f.write_str("a map, or null"),
-            Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

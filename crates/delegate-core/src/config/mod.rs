@@ -23,6 +23,7 @@ mod show;
 mod tests;
 pub mod trust;
 mod value;
+mod wanted;
 pub(crate) mod yaml;
 
 use std::collections::BTreeMap;

@@ -199,15 +199,17 @@ impl Loop {
     }
 
     async fn run(mut self) -> Report {
-        crash::at(Place::Begin);
+        crash::reach(Place::Begin);
         self.begin_run();
         let (run_id, tasks) = (self.batch.run, task_count(&self.batch.plan));
         let line = manifest::Line::Run { run_id, tasks };
         manifest::write(&self.batch.store, run_id, self.clock.now(), &line);
-        crash::at(Place::Begun);
+        crash::reach(Place::Begun);
         for (index, status) in self.batch.plan.ended.clone() {
             self.tell_dispatch(index, status);
         }
+        // What was wished before it began holds from the first launch on.
+        self.obey();
         self.step(monitor::Event::Tick);
         while !self.monitor.is_done() {
             self.wait().await;

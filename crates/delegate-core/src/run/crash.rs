@@ -59,7 +59,7 @@ impl Place {
 }
 
 /// In tests the process may end here.
-pub(crate) fn at(place: Place) {
+pub(crate) fn reach(place: Place) {
     comes("at", place.name());
 }
 

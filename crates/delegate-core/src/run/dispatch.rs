@@ -151,7 +151,7 @@ impl Dispatch {
         if is_done {
             let board = Arc::clone(&self.board);
             self.store.finish_unit(delivery.clone(), seconds_now(), move |_| {
-                crash::at(Place::Completion);
+                crash::reach(Place::Completion);
                 board.wake();
             });
         } else if has_others && status != Status::Completed {

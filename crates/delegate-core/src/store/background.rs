@@ -35,6 +35,12 @@ impl Store {
         said
     }
 
+    /// How a run ended, as its loop wrote it (JSON); `None` before its end.
+    pub(crate) fn ending(&self, run: RunId) -> Result<Option<String>, StoreError> {
+        let kept = self.inner.shared.memory().ending(run);
+        kept.map_or_else(|| self.inner.reader.ending(run), |ending| Ok(Some(ending)))
+    }
+
     /// Ready when every record said so far is written, or known not to be.
     pub(crate) async fn written(&self) {
         drop(self.at_desk(|_| ()).await);

@@ -164,6 +164,11 @@ impl Memory {
         self.outcomes.get(&run)?.get(&task_index).cloned()
     }
 
+    /// How a run ended that is only here.
+    pub(super) fn ending(&self, run: RunId) -> Option<String> {
+        self.runs.get(&run)?.ending.clone()
+    }
+
     /// Ids that begin with `prefix`.
     pub(super) fn ids(&self, prefix: &str) -> Vec<RunId> {
         let fits = |id: &&RunId| id.to_string().starts_with(prefix);

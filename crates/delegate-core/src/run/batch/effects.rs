@@ -200,7 +200,7 @@ impl Loop {
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let (now, finalise) = (self.clock.now(), self.finalise(index));
         tokio::task::spawn_local(async move {
-            crash::at(Place::Settle);
+            crash::reach(Place::Settle);
             for event in requested.iter().chain([&event]) {
                 if kept {
                     journal.event(event, now).await;
@@ -209,10 +209,10 @@ impl Loop {
                 }
             }
             let stored = move |durable| {
-                crash::at(Place::Stored);
+                crash::reach(Place::Stored);
                 owed.pay(Incoming::Recorded(index, durable));
             };
-            crash::at(Place::Outcome);
+            crash::reach(Place::Outcome);
             if let Some(outcome) = finalise.carry_out(outcome).await {
                 journal.store.put_outcome(run, outcome, stored);
             }

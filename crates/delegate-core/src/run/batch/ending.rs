@@ -44,17 +44,17 @@ impl Loop {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
         let store = self.batch.store.clone();
-        crash::at(Place::End);
+        crash::reach(Place::End);
         let word = if all { "completed" } else { "failed" };
         store.end_run_with(self.batch.run, word, total, self.stored_ending());
-        crash::at(Place::EndQueued);
+        crash::reach(Place::EndQueued);
         let flushed = store.clone();
         // The threads for what blocks may all hang in launches.
         let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
         if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
             tracing::warn!(target: "delegate::run", "the last lines may be missing");
         }
-        crash::at(Place::Flushed);
+        crash::reach(Place::Flushed);
         self.batch.delivery.complete();
         self.batch.control.end(Some(Ended {
             all_completed: all,
@@ -62,7 +62,7 @@ impl Loop {
             durable: self.durable && !store.is_misplaced(),
             total: total.as_secs_f64(),
         }));
-        crash::at(Place::Told);
+        crash::reach(Place::Told);
         if let Some(hooks) = self.hooks.take()
             && !hooks.finish().await
         {
