@@ -59,7 +59,7 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
 pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
 pub use delegate_core::control;

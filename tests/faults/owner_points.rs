@@ -33,6 +33,8 @@ enum Play {
     Nonsense,
     /// One that closes its line and runs on.
     Closes,
+    /// Each says and asks one of everything.
+    Every,
     /// Children that wait, one of which is asked to stop.
     Wish,
     /// Children that are quiet until their limit, and are asked what they do.
@@ -40,7 +42,7 @@ enum Play {
 }
 
 /// Facts of the loop by name ([`Incoming::name`] there), and what leads to them.
-const FACTS: [(&str, Result<Play, &str>); 15] = [
+const FACTS: [(&str, Result<Play, &str>); 16] = [
     ("launched", Ok(Play::Answers)),
     ("launch-failed", Ok(Play::NoProgram)),
     ("exited", Ok(Play::Answers)),
@@ -50,6 +52,7 @@ const FACTS: [(&str, Result<Play, &str>); 15] = [
         Err("the supervisor is gone, or a stop of a terminal's child: nothing is done"),
     ),
     ("hello", Ok(Play::Answers)),
+    ("asked", Ok(Play::Every)),
     ("violation", Ok(Play::Nonsense)),
     ("finish", Ok(Play::Answers)),
     ("line-closed", Ok(Play::Closes)),
@@ -87,6 +90,7 @@ fn start(play: Play, variables: &[(&str, &str)]) -> OwnerProgram {
         Play::NoProgram => settings["worker_command"] = json!(["/no/such/program"]),
         Play::Nonsense => settings["worker_command"] = json!([helper("garbler"), "undecodable"]),
         Play::Closes => settings["worker_command"] = json!([helper("garbler"), "close"]),
+        Play::Every => tasks.fill(step(&Step::Every(10))),
         Play::Wish => tasks.fill(step(&Step::Wait)),
         Play::Quiet => {
             tasks.fill(step(&Step::Wait));
@@ -206,8 +210,8 @@ fn rb_44_at_each_place_of_the_loop() {
     let point = |(place, play): &(&str, Play)| {
         let last = ["settle", "outcome", "stored"]
             .contains(place)
-            .then(|| (format!("at:{place}:3"), *play));
-        [Some((format!("at:{place}"), *play)), last]
+            .then(|| (format!("place:{place}:3"), *play));
+        [Some((format!("place:{place}"), *play)), last]
     };
     each(PLACES.iter().flat_map(point).flatten().collect());
 }
@@ -224,7 +228,7 @@ fn every_fact_and_place_of_the_loop_has_its_point() {
     let facts =
         named(include_str!("../../crates/delegate-core/src/run/batch.rs"), "impl Incoming {");
     // The last three are no messages.
-    assert_eq!(facts, FACTS[..12].iter().map(|(name, _)| *name).collect());
+    assert_eq!(facts, FACTS[..13].iter().map(|(name, _)| *name).collect());
     let places = named(include_str!("../../crates/delegate-core/src/run/crash.rs"), "impl Place {");
     assert_eq!(places, PLACES.iter().map(|(name, _)| *name).collect());
 }

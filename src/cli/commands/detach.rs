@@ -242,11 +242,14 @@ pub(crate) fn host(args: &HostArgs, context: &Context) -> Result<Exit, Fault> {
     let reply = Reply(Rc::new(RefCell::new(Some(stream))));
     let own = Context::new(&cli.global, true);
     let given = Given { stdin: request.stdin, reply: Some(reply.clone()) };
-    let done = match &cli.verb {
-        Verb::Run(args) => run::in_front(args, &own, given),
-        Verb::Resume(args) => resume::in_front(args, &own, given),
-        Verb::Rerun(args) => rerun::in_front(args, &own, given),
-        _ => Err(failed(io::Error::other("this verb has no background"))),
+    let done = if let Verb::Run(args) = &cli.verb {
+        run::in_front(args, &own, given)
+    } else if let Verb::Resume(args) = &cli.verb {
+        resume::in_front(args, &own, given)
+    } else if let Verb::Rerun(args) = &cli.verb {
+        rerun::in_front(args, &own, given)
+    } else {
+        Err(failed(io::Error::other("this verb has no background")))
     };
     done.or_else(|fault| {
         let exit = fault.exit();

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-
 /// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
 /// applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 //!
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
+mod asked;
 mod effects;
 mod ending;
 mod list;
@@ -37,7 +38,7 @@ use crate::plan::Plan;
 use crate::report::{LeftRunning, Report};
 use crate::store::{Begun, NewRun, Store};
 
-/// Something that reached the loop. Each kind comes a bounded number of times per child, so its
+/// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
 /// channel needs no bound.
 enum Incoming {
     Launched(u32, Result<Launched, StartFailure>),
@@ -61,6 +62,7 @@ impl Incoming {
             Self::System(..) => "other-system",
             Self::Told(_, Told::Hello) => "hello",
             Self::Told(_, Told::Violation(_)) => "violation",
+            Self::Told(_, Told::Asked(..)) => "asked",
             Self::Told(_, Told::Finish(_)) => "finish",
             Self::Told(_, Told::LineClosed) => "line-closed",
             Self::Over(..) => "over",
@@ -321,6 +323,9 @@ impl Loop {
                 self.batch.control.close(index);
                 self.child_step(index, Input::Finish(verdict));
                 tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
+            }
+            Incoming::Told(index, Told::Asked(question, reply)) => {
+                self.asked(index, question, reply)
             }
             Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
             Incoming::Over(index, said) => self.io_ended(index, said),

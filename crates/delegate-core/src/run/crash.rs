@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `before-fact` | the loop has waited, and knows nothing of the fact yet |
 //! | `after-fact` | it has acted on it |
-//! | `at` | it comes to a place of its own, by name ([`Place`]) |
+//! | `place` | it comes to a place of its own, by name ([`Place`]) |
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,7 @@ impl Place {
 
 /// In tests the process may end here.
 pub(crate) fn reach(place: Place) {
-    comes("at", place.name());
+    comes("place", place.name());
 }
 
 /// The same, around a fact.
@@ -100,7 +100,7 @@ mod tests {
             (at, left.into_inner())
         };
         assert_eq!(read("before-fact:hello:3"), ("before-fact:hello".to_owned(), 3));
-        assert_eq!(read("at:end"), ("at:end".to_owned(), 1));
+        assert_eq!(read("place:end"), ("place:end".to_owned(), 1));
         assert_eq!(read("x"), ("x".to_owned(), 1));
     }
 }

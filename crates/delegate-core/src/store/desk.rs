@@ -221,7 +221,7 @@ impl Desk<'_> {
         now: f64,
     ) -> Option<Delivery> {
         let database = self.database.as_deref_mut()?;
-        let rows = database.transaction(TransactionBehavior::Deferred, |it| open_rows(it)).ok()?;
+        let rows = database.transaction(TransactionBehavior::Deferred, open_rows).ok()?;
         // What is here already was offered before.
         let kept = self.shared.memory().delivery_keys();
         let (mut row, _) = rows.into_iter().find(|(row, owner)| {

@@ -98,7 +98,7 @@ fn c28_of_two_consumers_one_gets_it() {
     }
     let taken: Vec<Delivery> = std::thread::scope(|scope| {
         let consumer = |number: usize| {
-            let store = if number % 2 == 0 { &store } else { &other };
+            let store = if number.is_multiple_of(2) { &store } else { &other };
             scope.spawn(move || std::iter::from_fn(|| claim(store, None)).collect::<Vec<_>>())
         };
         let threads: Vec<_> = (0..6).map(consumer).collect();
