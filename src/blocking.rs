@@ -121,6 +121,16 @@ impl Delegator {
         Batch(self.0.call(arguments, agent))
     }
 
+    /// As [`crate::Delegator::act`].
+    #[must_use]
+    pub fn act(
+        &self,
+        arguments: &crate::Value,
+        session: &str,
+    ) -> Option<Result<crate::Value, crate::control::ControlError>> {
+        self.0.act_blocking(arguments, session)
+    }
+
     /// As [`crate::Delegator::pause`].
     pub fn pause(&self) {
         self.0.pause();
@@ -135,6 +145,18 @@ impl Delegator {
     #[must_use]
     pub fn operator(&self, session: Option<&str>) -> crate::control::Operator {
         self.0.operator(session)
+    }
+
+    /// As [`crate::Delegator::files`].
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> crate::file_state::Files {
+        self.0.files(session)
+    }
+
+    /// As [`crate::Delegator::jobs`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> crate::jobs::OwnJobs {
+        self.0.jobs(session)
     }
 
     /// As [`crate::Delegator::store`].

@@ -59,7 +59,10 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{
+    Agent, AskError, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText, NewJob,
+    Registry, Session,
+};
 pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
 pub use delegate_core::control;
@@ -71,12 +74,31 @@ pub use delegate_core::run::{
     Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
 };
 pub use delegate_core::store;
+pub use delegate_core::{file_state, jobs};
 pub use delegate_protocol::envelope::{Identity, Relayed};
-pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
+pub use delegate_protocol::file::{Busy, Staleness};
+pub use delegate_protocol::job::Job;
+pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
     ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
 };
 pub use workers::{Workers, workers};
+
+/// Pages with examples in Rust, which are doctests; `tests/cli/pages.rs` looks that none is missing.
+#[cfg(doctest)]
+#[doc(hidden)]
+pub mod pages {
+    #[doc = include_str!("../docs/agents.md")]
+    pub mod agents {}
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
+    #[doc = include_str!("../docs/janitor.md")]
+    pub mod janitor {}
+    #[doc = include_str!("../docs/migration.md")]
+    pub mod migration {}
+    #[doc = include_str!("../docs/watchdog.md")]
+    pub mod watchdog {}
+}
 
 #[doc(hidden)]
 pub mod internal {

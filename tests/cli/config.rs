@@ -58,7 +58,8 @@ fn each_value_is_shown_with_what_set_it() {
 #[test]
 fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
     let rig = Rig::new();
-    let text = "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  worktree_isolation: true\n";
+    let text =
+        "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  independent_completions: true\n";
     rig.file("bad.yaml", text);
     let said = rig.run(["config", "check", "bad.yaml"]);
     said.expect(2).is_plain();
@@ -67,7 +68,7 @@ fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
         "did you mean `max_iterations`?",
         "error: `max_batch_size` must be",
         "bad.yaml:3:19",
-        "error: `worktree_isolation` is not available yet\n --> bad.yaml:4:3",
+        "error: `independent_completions` is not available yet\n --> bad.yaml:4:3",
     ] {
         assert!(said.err.contains(told), "{told}\n{}", said.err);
     }
@@ -124,4 +125,21 @@ fn the_schema_is_json_and_speaks_of_every_key() {
         assert_eq!(key["description"], setting["about"]);
         assert_eq!(key["default"], setting["value"], "{path}");
     }
+}
+
+/// Nobody waits for who may never write, or reads what has no end; a pipe that a shell has opened is read.
+#[test]
+fn what_may_have_no_end_is_refused_at_once() {
+    let rig = Rig::new();
+    assert!(rig.program("mkfifo").arg(rig.path("fifo")).status().unwrap().success());
+    for file in ["fifo", "/dev/zero"] {
+        let what = if file == "fifo" { "named pipe" } else { "device" };
+        rig.run(["config", "check", file]).expect(2).says(what).says("regular file");
+        rig.run(["run", "--config", file, "--agent", "sleep", "x"]).expect(2).says(what);
+        rig.run(["run", file]).expect(2).says(what).says("nothing was started");
+    }
+    rig.batch("b.yaml", &["exit 0"]);
+    let mut shell = rig.program("bash");
+    shell.arg("-c").arg(format!("{} run <(cat b.yaml)", crate::rig::DELEGATE));
+    crate::rig::Said::of(shell.output().unwrap()).expect(0);
 }

@@ -15,6 +15,7 @@ mod background;
 mod batch_files;
 mod codes;
 mod config;
+mod config_edit;
 mod control;
 #[cfg(target_os = "linux")]
 mod crowd;
@@ -31,6 +32,7 @@ mod ledger;
 mod many;
 mod output;
 mod own;
+mod pages;
 mod records;
 mod rig;
 mod settings;
@@ -38,5 +40,9 @@ mod settings;
 mod sight;
 mod signals;
 mod stock;
+#[cfg(target_os = "linux")]
+mod tasks;
 mod terminal;
 mod trust;
+#[cfg(target_os = "linux")]
+mod worktrees;

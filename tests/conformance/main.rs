@@ -14,6 +14,7 @@ mod support;
 mod agents;
 mod alone;
 mod background;
+mod call_order;
 mod command;
 mod command_bytes;
 mod command_family;
@@ -22,9 +23,13 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod files;
+mod jobs;
+mod killed;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_lines;
 mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
@@ -34,6 +39,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
@@ -41,6 +47,7 @@ mod submit;
 mod wire;
 mod wire_flood;
 mod wire_start;
+mod worktrees;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
@@ -51,6 +58,9 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || files::Filer,
+    || jobs::Jobber,
     || routing_parity::Probe,
+    || killed::Counted,
     results::Pupil::default
 );

@@ -40,6 +40,8 @@ pub(crate) enum Step {
     /// Asks for everything that an agent can ask its owner for, leaves a [`TREE`] running, says
     /// `asked`, and waits for the interrupt.
     Asks,
+    /// Has its parent start a [`TREE`] as a job, hands it over or not, says `job` and waits.
+    Job { hand_off: bool },
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
 }
@@ -122,6 +124,20 @@ impl Agent for Stepper {
             Step::Asks => {
                 let _held = ask_for_everything(session)?;
                 session.text("asked");
+                loop {
+                    session.checkpoint()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Step::Job { hand_off } => {
+                let jobs = session.jobs();
+                let job = jobs.command(["sh", "-c", TREE]).start()?.id;
+                while jobs.wait(job, Duration::from_millis(10))?.tail.is_empty() {}
+                if hand_off {
+                    jobs.hand_off(job, "It serves the page.")?;
+                }
+                let pid = jobs.list()?.first().and_then(|job| job.pid).unwrap_or_default();
+                session.text(&format!("job {pid}"));
                 loop {
                     session.checkpoint()?;
                     std::thread::sleep(Duration::from_millis(1));

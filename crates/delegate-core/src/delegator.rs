@@ -4,9 +4,10 @@ mod again;
 mod background;
 mod batch;
 mod thread;
+mod trees;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::SystemTime;
 
 use delegate_child::Registry;
@@ -17,10 +18,13 @@ pub use self::again::Which;
 pub use self::background::WaitError;
 pub use self::batch::Batch;
 
-use self::batch::Beginning;
+use self::batch::{Beginning, When};
 use crate::background::Slots;
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::control::{Operator, Server};
+use crate::control::{self, ControlError, Operator, Server};
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState, Files};
+use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -28,11 +32,12 @@ use crate::plan::{
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::dispatch::Board;
 use crate::run::live::{Live, LiveRun};
-use crate::run::{ManualClock, Run};
+use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
@@ -61,6 +66,10 @@ struct Inner {
     /// Places of background runs, and where their completions are waited for.
     slots: Arc<Slots>,
     board: Arc<Board>,
+    files: FileState,
+    jobs: Jobs,
+    /// What dead owners left of worktrees was looked at.
+    swept: Once,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -152,6 +161,8 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
+        let switch = switch.map(|(_, value)| value.clone());
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -163,6 +174,7 @@ impl Builder {
         });
         let board = Arc::<Board>::default();
         let batches = thread::start_loop(Arc::clone(&board))?;
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -178,6 +190,9 @@ impl Builder {
             live: Arc::default(),
             slots: Arc::default(),
             board,
+            files: FileState::switched_by(switch.as_deref()),
+            jobs,
+            swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -196,10 +211,14 @@ impl Drop for Inner {
 /// is an error now and not at the first spawn.
 /// Whether it can be had where it was asked for by name. The best that there is always can.
 fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
-    if asked != ownership::Containment::Cgroup {
-        return Ok(());
-    }
-    match ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup) {
+    use ownership::Containment;
+    use ownership::containment::Tier;
+    let tier = match asked {
+        Containment::Cgroup => Tier::Cgroup,
+        Containment::PidNamespace => Tier::PidNamespace,
+        Containment::Auto | Containment::Subreaper | _ => return Ok(()),
+    };
+    match ownership::Machine::look().refusal(tier) {
         None => Ok(()),
         Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
     }
@@ -290,6 +309,20 @@ impl Delegator {
         &self.inner.store
     }
 
+    /// Files as the agent that delegates sees them: what it reads through this is what the end of a child reminds
+    /// it of. `session` is the key of its conversation ([`Batch::session`]), where there are several.
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> Files {
+        Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// Background programs that children handed over; they end with this delegator. `session` as in
+    /// [`Delegator::files`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
+        OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
     /// What a worker process executes, for people; `None` where only threads are possible.
     #[must_use]
     pub fn worker_description(&self) -> Option<&str> {
@@ -316,6 +349,28 @@ impl Delegator {
         Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
     }
 
+    /// Carries out an action on running children that a model asks for with the `arguments` of its `delegate_task`
+    /// call: `list`, `steer` (`subagent_id`, `message`) or `stop` (`subagent_id`). At once, in a pause and at any
+    /// depth. Only children of batches of this conversation exist ([`Batch::session`]). `None`: the call is
+    /// not such an action, and is for [`Delegator::call`].
+    pub async fn act(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        control::act(&self.operator(Some(session)), arguments).await
+    }
+
+    /// Blocking twin of [`Delegator::act`].
+    #[must_use]
+    pub fn act_blocking(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        block_on(self.act(arguments, session))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
@@ -326,12 +381,12 @@ impl Delegator {
         &self,
         tasks: &mut Vec<Task>,
         parent: Option<&Parent>,
-        isolation: Option<Isolation>,
-        again: Option<&Again>,
+        (isolation, again): (Option<Isolation>, Option<&Again>),
+        when: When,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation: usual, .. } = &*self.inner;
         let asked = isolation.or(*usual);
-        self.with_means(parent, again, |means| plan::plan(tasks, settings, asked, means))
+        self.with_means(parent, again, when, |means| plan::plan(tasks, settings, asked, means))
     }
 
     fn plan_call(
@@ -339,9 +394,10 @@ impl Delegator {
         arguments: &Value,
         agent: &str,
         parent: Option<&Parent>,
+        when: When,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, None, |means| {
+        self.with_means(parent, None, when, |means| {
             plan::plan_call(arguments, agent, settings, *isolation, means)
         })
     }
@@ -350,6 +406,7 @@ impl Delegator {
         &self,
         parent: Option<&Parent>,
         again: Option<&Again>,
+        when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
@@ -364,10 +421,16 @@ impl Delegator {
             parent,
             providers: inner.providers.as_deref(),
             builder: inner.builder.as_ref(),
+            // What is only looked at may be decided in a pause.
+            paused: when == When::ToStart && inner.live.is_paused(),
         })
     }
 
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<(Run, Option<usize>), StartError> {
+    fn start(
+        &self,
+        mut plan: Plan,
+        beginning: Beginning,
+    ) -> Result<(Run, Option<usize>), StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
@@ -392,14 +455,24 @@ impl Delegator {
         launch::make_room(plan.isolation, plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             delegate_protocol::Isolation::Thread => {
-                let owner = program::owner().map(|owner| inner.records.kept_by(owner));
+                let owner = program::owner().map(|owner| {
+                    // What a task in a thread starts is held as it is asked for here too.
+                    let owner = inner.records.kept_by(owner);
+                    owner.with_containment(plan.settings.containment)
+                });
                 Launcher::Thread(inner.registry.clone(), owner)
             }
             delegate_protocol::Isolation::Process => {
                 Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
             }
         };
-        let (plan, run) = (Arc::new(plan), resumes.unwrap_or_else(RunId::random));
+        let run = resumes.unwrap_or_else(RunId::random);
+        let trees = self.trees(run, &mut plan)?;
+        let caller = plan
+            .caller()
+            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
+        let plan = Arc::new(plan);
+        let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
         let (place, position) = match &captured {
@@ -438,13 +511,15 @@ impl Delegator {
             background,
             rerun_of,
             _place: place,
+            common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok((Run::new(run, plan, delivery, control, inner.store.clone(), report), position))
+        let store = inner.store.clone();
+        Ok((Run::new(run, set, plan, delivery, control, store, report), position))
     }
 }
 

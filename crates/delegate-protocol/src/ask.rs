@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::file::{FileAnswer, FileQuestion};
+use crate::job::{JobAnswer, JobQuestion};
+
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
 pub const QUESTIONS: usize = 16;
@@ -17,6 +20,10 @@ pub const REASON_BYTES: usize = 4 * 1024;
 pub enum Question {
     /// How long it may run yet. Answered by [`Answer::TimeLeft`].
     TimeLeft,
+    /// About a background program. Answered by [`Answer::Job`].
+    Job(JobQuestion),
+    /// About a file that others work on, too. Answered by [`Answer::File`].
+    File(FileQuestion),
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -33,6 +40,10 @@ pub enum Answer {
         /// Milliseconds.
         ms: Option<u64>,
     },
+    /// How a background program stands.
+    Job(JobAnswer),
+    /// What the registry of files says.
+    File(FileAnswer),
 }
 
 impl Question {
@@ -41,6 +52,8 @@ impl Question {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TimeLeft => "TimeLeft",
+            Self::Job(_) => "Job",
+            Self::File(_) => "File",
         }
     }
 }

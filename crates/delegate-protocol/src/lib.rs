@@ -15,7 +15,10 @@
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
+//! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
+//! | [`file`] | what agents of one tree tell of files |
+//! | [`job`] | background programs of a child |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
@@ -25,14 +28,17 @@ pub mod ask;
 pub mod codec;
 pub mod envelope;
 pub mod event;
+pub mod file;
 pub mod frame;
 pub mod id;
+pub mod job;
 pub mod message;
 pub mod outcome;
 pub mod routing;
 pub mod spec;
 pub mod spelling;
 pub mod tool_text;
+pub mod trace;
 pub mod value;
 pub mod version;
 

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::Job;
+
 /// Tool calls that an entry keeps; older ones are dropped first.
 pub const MAX_TOOL_TRACE: usize = 1024;
 
@@ -209,6 +211,9 @@ pub struct SchemaWord {
 /// How a tool ended, as a child tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ToolEnd {
+    /// The name of the call, where several run at once.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Which tool; `None`: the current one.
     #[serde(default)]
     pub tool: Option<String>,
@@ -238,6 +243,28 @@ pub struct ToolOutput {
     pub preview: String,
     /// It failed.
     pub is_error: bool,
+}
+
+/// The git worktree that a child had for itself, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worktree {
+    /// Where it is, or was.
+    pub path: PathBuf,
+    /// Its branch.
+    pub branch: String,
+    /// The commit that it began at.
+    pub base: String,
+    /// Commits of it that its base does not have.
+    pub commits: u64,
+    /// There are changes in it that are not committed, or files that are not tracked.
+    pub dirty: bool,
+    /// It was proved to hold nothing, and is gone with its branch.
+    pub pruned: bool,
+    /// It could not be looked at, so it stays.
+    pub inspection_failed: bool,
+    /// Why it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// For serde.
@@ -313,7 +340,8 @@ pub struct Outcome {
     /// How its last [`OUTPUT_TAIL`] tools ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_tail: Vec<ToolOutput>,
-    /// Words to the child that were accepted and that it did not take, one a line.
+    /// Words to the child that were accepted and that it did not take, one a line. Also in brackets behind
+    /// a summary that is text, else behind the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_steer: Option<String>,
     /// What it asked to be allowed, oldest first.
@@ -344,6 +372,21 @@ pub struct Outcome {
     /// File with the whole of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_full_path: Option<PathBuf>,
+    /// Files that its parent has read and it changed, where there is no summary that could say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_paths: Vec<String>,
+    /// Background programs that it handed to its parent, which run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handed_off_processes: Vec<Job>,
+    /// Background programs that ran at its end, and were ended with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphaned_processes: Vec<Job>,
+    /// Background programs that had ended, which it never heard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_completions: Vec<Job>,
+    /// The git worktree that it had for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<Worktree>,
     /// The answer meets the task's `output_schema`. Null when none was asked for, or there is no answer
     /// to check (then the note says so).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -382,6 +425,13 @@ pub struct AnswerError {
 }
 
 impl Outcome {
+    /// The words that it did not take, as they stand behind the summary (or the error) of a text answer.
+    #[must_use]
+    pub fn missed_note(&self) -> Option<String> {
+        let missed = self.missed_steer.as_ref()?;
+        Some(format!("\n\n[not delivered before it ended: {missed}]"))
+    }
+
     /// The answer as a type. Text agents answer with a `String`.
     ///
     /// # Errors
@@ -396,7 +446,11 @@ impl Outcome {
         let whole = match self.result_path.as_ref().or(self.summary_full_path.as_ref()) {
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|error| fail(format!("{}: {error}", path.display())))?,
-            None => self.summary.clone().unwrap_or_default(),
+            None => {
+                let summary = self.summary.as_deref().unwrap_or_default();
+                let note = self.missed_note();
+                note.and_then(|note| summary.strip_suffix(&note)).unwrap_or(summary).to_owned()
+            }
         };
         let parsed = if self.answer_is_json {
             serde_json::from_str(&whole)

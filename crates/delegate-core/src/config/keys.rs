@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-/// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
-/// applies does not compile.
+/// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Id {
     ProcessIsolation,
@@ -40,6 +39,7 @@ pub(crate) enum Id {
     JanitorAtStart,
     BackgroundOverflow,
     IndependentCompletions,
+    WorktreeIsolation,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -144,9 +144,8 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
     "max_async_children",
 ];
 
-/// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
-/// must not look as if it were.
-pub(crate) const LATER: [&str; 2] = ["credential_pool_strategies", "worktree_isolation"];
+/// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
+pub(crate) const LATER: [&str; 1] = ["credential_pool_strategies"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -155,7 +154,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
+pub(crate) const NOT_KEYS: [&str; 7] = [
+    "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
     "DELEGATE_GOAL",
@@ -178,7 +178,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 33] = [
+pub(crate) const KEYS: [KeyInfo; 34] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -303,7 +303,7 @@ pub(crate) const KEYS: [KeyInfo; 33] = [
         default: "auto",
         also: None,
         sensitive: false,
-        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
+        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper, cgroup or pid-namespace (a child then sees other process numbers); what cannot be had is refused (delegate doctor).",
     },
     KeyInfo {
         id: Id::MaxIterations,
@@ -448,6 +448,15 @@ pub(crate) const KEYS: [KeyInfo; 33] = [
         also: None,
         sensitive: true,
         about: "Children approve dangerous commands once (true) or deny them.",
+    },
+    KeyInfo {
+        id: Id::WorktreeIsolation,
+        name: "worktree_isolation",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "Each child works in a git worktree and on a branch of its own; removed at its end when proved clean, else kept (docs/worktrees.md).",
     },
     KeyInfo {
         id: Id::JanitorAtStart,

@@ -347,6 +347,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::ReasoningEffort => settings.reasoning_effort = value.effort(),
         Id::FallbackProviders => settings.fallback_providers = value.fallbacks(),
         Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
+        Id::WorktreeIsolation => settings.worktree_isolation = *value == Typed::Flag(true),
         Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
         Id::BackgroundOverflow => set(&mut settings.background_overflow, value.overflow()),

@@ -16,6 +16,7 @@ pub mod duration;
 mod keys;
 mod layer;
 mod nearest;
+pub mod plain;
 mod schema;
 mod search;
 mod show;
@@ -194,6 +195,8 @@ pub struct Settings {
     pub inherit_mcp_toolsets: bool,
     /// Children approve dangerous commands once, or deny them.
     pub subagent_auto_approve: bool,
+    /// Each child in a git worktree of its own.
+    pub worktree_isolation: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
     /// What happens to a background run that finds no place.
@@ -235,6 +238,7 @@ impl Default for Settings {
             fallback_providers: None,
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
+            worktree_isolation: false,
             janitor_at_start: AtStart::End,
             background_overflow: Overflow::Wait,
             independent_completions: false,

@@ -91,7 +91,9 @@ fn of(key: &KeyInfo) -> Value {
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
         Type::Overflow => json!({ "enum": ["wait", "refuse"] }),
-        Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
+        Type::Containment => {
+            json!({ "enum": ["auto", "subreaper", "cgroup", "pid-namespace", "pid_namespace"] })
+        }
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),

@@ -97,6 +97,7 @@ fn value(settings: &Settings, id: Id) -> Value {
             .as_ref()
             .map_or(Value::Null, |entries| Value::List(entries.iter().map(fallback).collect())),
         Id::InheritMcpToolsets => Value::Bool(settings.inherit_mcp_toolsets),
+        Id::WorktreeIsolation => Value::Bool(settings.worktree_isolation),
         Id::SubagentAutoApprove => Value::Bool(settings.subagent_auto_approve),
     }
 }

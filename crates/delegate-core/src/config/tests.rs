@@ -117,6 +117,7 @@ fn every_key_reaches_its_setting() {
   fallback_providers: [{provider: q, model: n, api_key: sk-2}]
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
+  worktree_isolation: true
   janitor_at_start: report
   background_overflow: refuse
   independent_completions: true
@@ -161,6 +162,7 @@ fn every_key_reaches_its_setting() {
         }]),
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
+        worktree_isolation: true,
         janitor_at_start: AtStart::Report,
         background_overflow: Overflow::Refuse,
         independent_completions: true,
@@ -197,6 +199,15 @@ fn a_key_comes_from_a_file_only_and_is_shown_in_no_message() {
         "api_key: [sk-canary]",
         "fallback_providers: [{api_key: sk-canary}]",
         "api_key: sk-canary: x",
+        "api_kye: sk-canary",
+        "apy_key: sk-canary",
+        "pasword: sk-canary",
+        "api_key_: sk-canary",
+        "fallback_providers: [{provider: a, model: b, api_kye: sk-canary}]",
+        "api_kye:\n  - sk-canary",
+        "key_of_mine: &it sk-canary\napi_key: *it",
+        "model: &it sk-canary\napi_key: *it\nnonsense: 1",
+        "nonsense: [1, &it sk-canary]\napi_key: *it",
         "{api_key: sk-canary, x: 1}",
         "base_url: https://user:sk-canary@host/v1",
         "base_url: 'http://sk-canary@host'",
@@ -274,7 +285,7 @@ fn a_check_tells_every_fault_in_the_order_of_the_file() {
     let world = World::new();
     let file = world.write(
         "c.yaml",
-        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  worktree_isolation: true\n  routes: {}\nother: 1\n",
+        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  independent_completions: true\n  routes: {}\nother: 1\n",
     );
     let system = world.path("none");
     let checked = show::check_with(Some(&file), &world.sources(), &system);

@@ -109,21 +109,22 @@ impl Batch {
     /// # Errors
     /// As [`Batch::start`].
     pub fn plan(&mut self) -> Result<&Plan, StartError> {
-        let plan = self.made()?;
+        let plan = self.made(When::ToLook)?;
         Ok(self.plan.insert(plan))
     }
 
-    fn made(&mut self) -> Result<Plan, StartError> {
+    fn made(&mut self, when: When) -> Result<Plan, StartError> {
         match (self.plan.take(), &self.call) {
             (Some(plan), _) => Ok(plan),
             (None, None) => {
                 let again = self.from.as_ref().and_then(|from| from.again.clone());
                 let (parent, again) = (self.parent.as_deref(), again.as_deref());
-                let plan = self.delegator.plan(&mut self.tasks, parent, self.isolation, again)?;
+                let stored = (self.isolation, again);
+                let plan = self.delegator.plan(&mut self.tasks, parent, stored, when)?;
                 self.check_given(plan)
             }
             (None, Some((arguments, agent))) => {
-                self.delegator.plan_call(arguments, agent, self.parent.as_deref())
+                self.delegator.plan_call(arguments, agent, self.parent.as_deref(), when)
             }
         }
     }
@@ -176,7 +177,7 @@ impl Batch {
     }
 
     fn start_with(mut self, origin: Option<String>) -> Result<(Run, Option<usize>), StartError> {
-        let plan = self.made()?;
+        let plan = self.made(When::ToStart)?;
         let note = self.note.take();
         let kept = self.resumable.then(|| serde_json::to_string(&plan.kept_facts(note)).ok());
         let from = self.from.take();
@@ -206,6 +207,13 @@ impl Batch {
     pub async fn run(self) -> Result<Report, StartError> {
         Ok(self.start().await?.finish().await)
     }
+}
+
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    ToLook,
+    ToStart,
 }
 
 /// What a batch brings along besides its plan.

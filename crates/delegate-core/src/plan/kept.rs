@@ -57,6 +57,7 @@ struct Stored {
     traceparent: Option<String>,
     metadata: BTreeMap<String, Value>,
     output_schema: Value,
+    worktree_isolation: Option<bool>,
     withheld: Vec<Withheld>,
 }
 
@@ -131,6 +132,7 @@ fn keep(task: &Task, subagent_id: SubagentId) -> Option<Vec<u8>> {
         traceparent,
         metadata,
         output_schema,
+        worktree_isolation,
         origin: _,
         timeout_origin: _,
     } = task;
@@ -168,6 +170,7 @@ fn keep(task: &Task, subagent_id: SubagentId) -> Option<Vec<u8>> {
         traceparent: traceparent.clone(),
         metadata,
         output_schema: output_schema.value().ok()?,
+        worktree_isolation: *worktree_isolation,
         withheld,
     };
     codec::to_bytes(&stored).ok().filter(|bytes| bytes.len() <= MAX_BYTES)
@@ -254,6 +257,7 @@ pub fn revive(
         traceparent,
         metadata,
         output_schema,
+        worktree_isolation,
         withheld: _,
     } = stored;
     let task = Task {
@@ -269,6 +273,7 @@ pub fn revive(
         traceparent,
         metadata,
         output_schema: Params::new(&output_schema),
+        worktree_isolation,
         origin: None,
         timeout_origin: None,
     };

@@ -24,6 +24,7 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
+use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::crash::{self, Place};
 use super::delivery::Delivery;
@@ -103,6 +104,7 @@ pub(crate) struct Batch {
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    pub(crate) common: Common,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
     /// What it owes to whoever does not wait for it.

@@ -26,6 +26,7 @@ use super::control::ControlState;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
+use super::mentions::Mentions;
 use super::reply::{Answers, Replies, Reply};
 use super::tool_names::ToolNames;
 use crate::collect::{Said, cut_off};
@@ -83,6 +84,7 @@ pub(super) struct ChildIo {
     pub(super) clock: Clock,
     pub(super) shared: Rc<Shared>,
     pub(super) control: Arc<ControlState>,
+    pub(super) files: Mentions,
 }
 
 /// What the loop may look at while a child runs.
@@ -126,6 +128,7 @@ impl ChildIo {
             answer: Some(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
+            files: self.files,
             replies,
             tools: ToolNames::default(),
             greeted: false,
@@ -215,6 +218,7 @@ struct Intake {
     answer: Option<spill::Answer>,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
+    files: Mentions,
     replies: Replies,
     tools: ToolNames,
     greeted: bool,
@@ -294,13 +298,21 @@ impl Intake {
             ChildMessage::Ask { .. } if !self.begun.load(Ordering::Acquire) => {
                 self.violation("it asked before it had its task".to_owned(), tell);
             }
-            ChildMessage::Ask { number, question } => match self.replies.take_up(number) {
+            ChildMessage::Ask { number, question } => match self.taken_up(number, &question) {
                 Some(reply) => tell(Told::Asked(question, reply)),
                 None => self.violation(format!("more than {QUESTIONS} questions at once"), tell),
             },
             ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }
+    }
+
+    fn taken_up(&mut self, number: u64, question: &Question) -> Option<Reply> {
+        let reply = self.replies.take_up(number)?;
+        if let Question::File(question) = question {
+            self.said.spent.file(question);
+        }
+        Some(reply)
     }
 
     fn hello(&mut self, hello: &Hello, tell: &impl Fn(Told)) {
@@ -328,12 +340,18 @@ impl Intake {
             let summary = format!("{word} (subagent_auto_approve): {request}");
             self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
         }
+        if let ChildEvent::Note(Note::File { path, written }) = &event {
+            self.files.mention(path, *written);
+        }
         if let ChildEvent::Note(note) = &event {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
         }
         self.shared.pulse.borrow_mut().event(&event, now);
         if let ChildEvent::Text { text } = &event {
             keep_tail(&mut self.said.last_text, text, LAST_TEXT);
+        }
+        if let ChildEvent::Tool { name, args, id, args_bytes, .. } = &event {
+            self.said.spent.tool(name, args, id.as_deref(), *args_bytes);
         }
         let Some(event) = event.of(self.child) else { return };
         let line = if let Event::Tool { name, .. } = &event { self.tools.push(name) } else { None };

@@ -20,13 +20,17 @@
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
+//! | `sets` | numbers of batches in their conversations |
 //! | `reply` | answers to a child's questions |
+//! | `common` | what a batch shares with its tree |
+//! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
 pub mod branch;
 mod child_io;
 mod clock;
+pub(crate) mod common;
 pub(crate) mod control;
 pub(crate) mod crash;
 pub(crate) mod delivery;
@@ -39,7 +43,9 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+mod mentions;
 mod reply;
+mod sets;
 mod steers;
 mod tool_names;
 
@@ -86,6 +92,8 @@ pub struct Run {
     requested: usize,
     /// Who runs, and the tools that each has started; for [`Run::next_relayed`].
     relaying: HashMap<SubagentId, (Identity, u64)>,
+    /// The number of the batch in its conversation.
+    set: u64,
     delivery: Arc<Delivery>,
     control: Arc<ControlState>,
     store: Store,
@@ -96,6 +104,7 @@ pub struct Run {
 impl Run {
     pub(crate) fn new(
         id: RunId,
+        set: u64,
         plan: Arc<Plan>,
         delivery: Arc<Delivery>,
         control: Arc<ControlState>,
@@ -104,6 +113,7 @@ impl Run {
     ) -> Self {
         Self {
             id,
+            set,
             plan,
             requested: 0,
             relaying: HashMap::new(),
@@ -154,8 +164,8 @@ impl Run {
         self.delivery.next().await
     }
 
-    /// As [`Run::next`], with who it is about and how many tools that child has started (those that came
-    /// through here).
+    /// As [`Run::next`], with who it is about, the number of the batch in its conversation, and how many tools
+    /// that child has started (those that came through here).
     pub async fn next_relayed(&mut self) -> Option<Relayed> {
         let event = self.next().await?;
         let child = event.child();
@@ -168,7 +178,7 @@ impl Run {
         if matches!(event, Event::Complete { .. }) {
             self.relaying.remove(&child);
         }
-        Some(Relayed { identity, tool_count, event })
+        Some(Relayed { identity, set: self.set, tool_count, event })
     }
 
     /// Blocking twin of [`Run::next_relayed`].
