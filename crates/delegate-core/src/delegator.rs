@@ -3,6 +3,7 @@
 mod again;
 mod background;
 mod batch;
+mod plans;
 mod thread;
 mod trees;
 
@@ -18,7 +19,7 @@ pub use self::again::Which;
 pub use self::background::WaitError;
 pub use self::batch::Batch;
 
-use self::batch::{Beginning, When};
+use self::batch::Beginning;
 use crate::background::Slots;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
@@ -27,9 +28,7 @@ use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
-use crate::plan::{
-    self, Again, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
-};
+use crate::plan::{ChildBuilder, Isolation, Plan, Providers, StartError, Task};
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::common::Common;
@@ -375,55 +374,6 @@ impl Delegator {
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
-    }
-
-    fn plan(
-        &self,
-        tasks: &mut Vec<Task>,
-        parent: Option<&Parent>,
-        (isolation, again): (Option<Isolation>, Option<&Again>),
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation: usual, .. } = &*self.inner;
-        let asked = isolation.or(*usual);
-        self.with_means(parent, again, when, |means| plan::plan(tasks, settings, asked, means))
-    }
-
-    fn plan_call(
-        &self,
-        arguments: &Value,
-        agent: &str,
-        parent: Option<&Parent>,
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, None, when, |means| {
-            plan::plan_call(arguments, agent, settings, *isolation, means)
-        })
-    }
-
-    fn with_means(
-        &self,
-        parent: Option<&Parent>,
-        again: Option<&Again>,
-        when: When,
-        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
-    ) -> Result<Plan, StartError> {
-        self.check_process()?;
-        let inner = &self.inner;
-        // A worker of another make tells its agents only when it runs.
-        let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
-        let agents = (!foreign).then(|| inner.registry.names());
-        plan(Means {
-            again,
-            agents: agents.as_deref(),
-            has_worker: inner.worker.is_some(),
-            parent,
-            providers: inner.providers.as_deref(),
-            builder: inner.builder.as_ref(),
-            // What is only looked at may be decided in a pause.
-            paused: when == When::ToStart && inner.live.is_paused(),
-        })
     }
 
     fn start(

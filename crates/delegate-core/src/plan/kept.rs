@@ -208,10 +208,20 @@ fn withhold(value: &mut Value, place: &mut Vec<String>, secret: bool, into: &mut
             }
         }
         Value::List(items) => {
+            let mut option = false;
             for (position, item) in items.iter_mut().enumerate() {
                 place.push(position.to_string());
-                // Of a list that is named as a secret, each text is one.
-                withhold(item, place, secret, into);
+                // Of a list that is named as a secret, each text is one; of arguments what belongs to an
+                // option that is: `--token X`, `--token=X`.
+                let (follows, holds) = match &*item {
+                    Value::Text(text) if text.starts_with('-') => match text.split_once('=') {
+                        Some((name, _)) => (false, is_secret(name)),
+                        None => (is_secret(text), false),
+                    },
+                    _ => (false, false),
+                };
+                withhold(item, place, secret || holds || option, into);
+                option = follows;
                 place.pop();
             }
         }
@@ -356,6 +366,20 @@ mod tests {
             "params.env.my_Key is not stored, since it may be a secret: set the variable my_Key to it"
         );
         assert!(matches!(revive(b"junk", &|_| None), Err(ReviveError::Unreadable(_))));
+    }
+
+    #[test]
+    fn what_belongs_to_an_option_that_is_named_as_a_secret_is_one() {
+        let text = r#"{"argv":["x","--api-key","canary-4711","--token=canary-4711","-v","y"]}"#;
+        let task = Task::new("command", "goal").params(json(text));
+        let bytes = keep(&task, SubagentId::new(0, 0)).unwrap();
+        assert!(!bytes.windows(CANARY.len()).any(|part| part == CANARY.as_bytes()));
+        let given = |name: &str| match name {
+            "ARGV_2" => Some(CANARY.to_owned()),
+            "ARGV_3" => Some(format!("--token={CANARY}")),
+            _ => None,
+        };
+        assert_eq!(revive(&bytes, &given).unwrap().0, task);
     }
 
     #[test]
