@@ -51,7 +51,7 @@
 //! ```
 //!
 //! The ladder: `d.batch(tasks).run().await?` in one line, then [`Batch::start`] with events and
-//! [`Control`]. [`blocking`] has the same without a runtime.
+//! [`Control`], then [`Batch::background`] with [`Completions`]. [`blocking`] has the same without a runtime.
 //!
 //! Two kinds of failure: [`StartError`] means that nothing was started, and why; a child's failure is
 //! a value in its [`Outcome`].
@@ -63,9 +63,10 @@ pub use delegate_child::{
     Agent, AskError, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText, NewJob,
     Registry, Session,
 };
+pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
 pub use delegate_core::control;
-pub use delegate_core::delegator::{Batch, Builder, Delegator};
+pub use delegate_core::delegator::{Batch, Builder, Delegator, WaitError, Which};
 #[cfg(target_os = "linux")]
 pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;

@@ -11,6 +11,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod background;
 mod batch_files;
 mod codes;
 mod config;

@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod background;
 mod call_order;
 mod command;
 mod command_bytes;

@@ -103,6 +103,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["report"],
             &["run"],
             &["control"],
+            &["background"],
             &["delegator"],
         ],
     ),

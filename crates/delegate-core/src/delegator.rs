@@ -1,24 +1,29 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod again;
 mod ahead;
+mod background;
 mod batch;
+mod plans;
+mod thread;
 mod trees;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Once, OnceLock};
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, LocalSet};
 
+pub use self::again::Which;
+pub use self::background::WaitError;
 pub use self::batch::Batch;
 
 use self::ahead::Ahead;
-use self::batch::{Beginning, When};
+use self::batch::Beginning;
+use crate::background::Slots;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
 use crate::file_state::registry::Who;
@@ -26,28 +31,20 @@ use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
-use crate::lease::batch::{BatchKeys, PoolProviders};
+use crate::lease::batch::BatchKeys;
 use crate::lease::desk::{Clock, Keys, Setup};
 use crate::lease::moment::Moment;
 use crate::lease::pool::PoolSpec;
-use crate::plan::{
-    self, ChildBuilder, Isolation, Means, NoProviders, Parent, Plan, Providers, StartError, Task,
-};
+use crate::plan::{ChildBuilder, Isolation, Plan, Providers, StartError, Task};
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
+use crate::run::dispatch::Board;
 use crate::run::live::{Live, LiveRun};
 use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
-
-/// Threads for what blocks: launches, and answers that go to disk.
-const BLOCKING_THREADS: usize = 16;
-
-/// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
-/// left and the system has none to give. While one is there, work waits for it instead.
-const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -74,6 +71,9 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    /// Places of background runs, and where their completions are waited for.
+    slots: Arc<Slots>,
+    board: Arc<Board>,
     files: FileState,
     jobs: Jobs,
     /// What dead owners left of worktrees was looked at.
@@ -85,6 +85,7 @@ struct Inner {
     server: OnceLock<Option<Server>>,
 }
 
+/// A batch, and who is to get its report.
 type Started = (BatchLoop, oneshot::Sender<Report>);
 
 /// Settings of a [`Delegator`] to be.
@@ -201,7 +202,8 @@ impl Builder {
             let hidden_variables = keys.variables().iter().cloned().collect();
             WorkerProgram { owner, hidden_variables, ..worker }
         });
-        let batches = start_loop()?;
+        let board = Arc::<Board>::default();
+        let batches = thread::start_loop(Arc::clone(&board))?;
         let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
@@ -217,6 +219,8 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            slots: Arc::default(),
+            board,
             files: FileState::switched_by(switch.as_deref()),
             jobs,
             swept: Once::new(),
@@ -323,6 +327,11 @@ impl Delegator {
             title: None,
             session: None,
             branch: None,
+            isolation: None,
+            resumable: false,
+            detached: false,
+            note: None,
+            from: None,
         }
     }
 
@@ -400,61 +409,28 @@ impl Delegator {
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(
+    fn start(
         &self,
-        tasks: &mut Vec<Task>,
-        parent: Option<&Parent>,
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, when, |means| plan::plan(tasks, settings, *isolation, means))
-    }
-
-    fn plan_call(
-        &self,
-        arguments: &Value,
-        agent: &str,
-        parent: Option<&Parent>,
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, when, |means| {
-            plan::plan_call(arguments, agent, settings, *isolation, means)
-        })
-    }
-
-    fn with_means(
-        &self,
-        parent: Option<&Parent>,
-        when: When,
-        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
-    ) -> Result<Plan, StartError> {
-        self.check_process()?;
-        let inner = &self.inner;
-        // A worker of another make tells its agents only when it runs.
-        let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
-        let agents = (!foreign).then(|| inner.registry.names());
-        let own = inner.providers.as_deref().unwrap_or(&NoProviders);
-        let pooled = PoolProviders { own, keys: &inner.keys };
-        plan(Means {
-            agents: agents.as_deref(),
-            has_worker: inner.worker.is_some(),
-            parent,
-            providers: Some(&pooled),
-            builder: inner.builder.as_ref(),
-            // What is only looked at may be decided in a pause.
-            paused: when == When::ToStart && inner.live.is_paused(),
-        })
-    }
-
-    fn start(&self, mut plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+        mut plan: Plan,
+        beginning: Beginning,
+    ) -> Result<(Run, Option<usize>), StartError> {
         self.check_process()?;
         check_containment(plan.settings.containment)?;
         let inner = &self.inner;
         if inner.live.is_paused() {
             return Err(StartError::Paused);
         }
-        let Beginning { title, listener, session, branch } = beginning;
+        let Beginning {
+            title,
+            listener,
+            session,
+            branch,
+            captured,
+            kept,
+            background,
+            resumes,
+            rerun_of,
+        } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
@@ -475,7 +451,7 @@ impl Delegator {
             }
         };
         let keys = BatchKeys::of(&inner.keys, &plan);
-        let run = RunId::random();
+        let run = resumes.unwrap_or_else(RunId::random);
         let trees = self.trees(run, &mut plan)?;
         let caller = plan
             .caller()
@@ -484,6 +460,13 @@ impl Delegator {
         let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
         let (delivery, control) =
             (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        let (place, position) = match &captured {
+            Some(_) => self.place(&plan.settings, run, &control)?,
+            None => (None, None),
+        };
+        if resumes.is_some() {
+            self.take_over(run)?;
+        }
         if let Some(branch) = branch {
             branch.attach(&control);
         }
@@ -508,6 +491,11 @@ impl Delegator {
             control: Arc::clone(&control),
             listener,
             clock: inner.clock.clone(),
+            dispatch: captured.map(|captured| captured.dispatch(inner, run, &plan)),
+            kept,
+            background,
+            rerun_of,
+            _place: place,
             common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
             keys,
         };
@@ -516,49 +504,8 @@ impl Delegator {
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), report))
-    }
-}
-
-/// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
-/// ends when the delegator is dropped and its last batch is done.
-fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
-    let refused = |source| StartError::System { what: "the delegator's thread", source };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(KEPT)
-        .build()
-        .map_err(refused)?;
-    // Asked for in a way that can be refused, before tokio makes the first one.
-    drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
-    drop(runtime.spawn_blocking(|| ()));
-    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
-    let serve = async move {
-        let mut running = JoinSet::new();
-        loop {
-            tokio::select! {
-                next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
-                    None => break,
-                },
-                Some(ended) = running.join_next() => log_panic(ended),
-            }
-        }
-        while let Some(ended) = running.join_next().await {
-            log_panic(ended);
-        }
-    };
-    thread::Builder::new()
-        .name("delegate-loop".to_owned())
-        .spawn(move || LocalSet::new().block_on(&runtime, serve))
-        .map_err(refused)?;
-    Ok(sender)
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
+        let store = inner.store.clone();
+        Ok((Run::new(run, set, plan, delivery, control, store, report), position))
     }
 }
 

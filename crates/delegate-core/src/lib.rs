@@ -1,8 +1,9 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < lease < store < launch < monitor < collect < report < run < control < delegator`.
+//! `config < plan < lease < store < launch < monitor < collect < report < run < control < background < delegator`.
 
+pub mod background;
 pub mod collect;
 pub mod config;
 pub mod control;

@@ -4,6 +4,7 @@
 pub(crate) mod batch;
 pub(crate) mod completion;
 pub(crate) mod config;
+pub(crate) mod detach;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod follow;
@@ -17,8 +18,11 @@ pub(crate) mod logs;
 pub(crate) mod man;
 pub(crate) mod own;
 pub(crate) mod pause;
+pub(crate) mod prune;
 #[cfg(target_os = "linux")]
 pub(crate) mod ps;
+pub(crate) mod rerun;
+pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod shim;

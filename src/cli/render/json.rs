@@ -136,6 +136,9 @@ struct RunObject<'a> {
     counts: serde_json::Map<String, serde_json::Value>,
     started_at: f64,
     total_duration_seconds: Option<f64>,
+    background: bool,
+    resumed: u32,
+    rerun_of: Option<RunId>,
 }
 
 impl<'a> RunObject<'a> {
@@ -149,7 +152,10 @@ impl<'a> RunObject<'a> {
             counts,
             title,
             isolation,
-            ..
+            background,
+            resumed,
+            rerun_of,
+            process: _,
         } = run;
         Self {
             run_id: *id,
@@ -160,6 +166,9 @@ impl<'a> RunObject<'a> {
             counts: counts.iter().map(|(word, number)| (word.clone(), (*number).into())).collect(),
             started_at: *started_at,
             total_duration_seconds: *duration_seconds,
+            background: *background,
+            resumed: *resumed,
+            rerun_of: *rerun_of,
         }
     }
 }
@@ -214,6 +223,9 @@ mod tests {
             title: "a \"b\"".into(),
             isolation: "process".into(),
             process: None,
+            background: false,
+            resumed: 0,
+            rerun_of: None,
         };
         let outcomes = [outcome(0, Status::Completed), outcome(1, Status::Failed)];
         let json = parsed(|to| stored_run(to, &run, outcomes.clone().into_iter()));

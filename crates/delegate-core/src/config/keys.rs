@@ -40,6 +40,8 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    BackgroundOverflow,
+    IndependentCompletions,
     WorktreeIsolation,
     Launcher,
     PoolMinIdle,
@@ -65,6 +67,8 @@ pub(crate) enum Type {
     OnStale,
     /// `end`, `report` or `ignore`.
     AtStart,
+    /// `wait` or `refuse`.
+    Overflow,
     /// `auto`, `subreaper` or `cgroup`.
     Containment,
     /// `auto`, `exec`, `zygote` or `pool`.
@@ -159,7 +163,7 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 ];
 
 /// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
-pub(crate) const LATER: [&str; 2] = ["background_overflow", "independent_completions"];
+pub(crate) const LATER: [&str; 0] = [];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -192,7 +196,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 39] = [
+pub(crate) const KEYS: [KeyInfo; 41] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -511,6 +515,24 @@ pub(crate) const KEYS: [KeyInfo; 39] = [
         also: None,
         sensitive: false,
         about: "Calls at once (max_concurrent_calls) and per minute (requests_per_minute) that a provider is sent by all children together. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::BackgroundOverflow,
+        name: "background_overflow",
+        kind: Type::Overflow,
+        default: "wait",
+        also: None,
+        sensitive: false,
+        about: "A background run where max_concurrent_children of them go on already: it waits in line (wait), or is an error (refuse).",
+    },
+    KeyInfo {
+        id: Id::IndependentCompletions,
+        name: "independent_completions",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
     },
 ];
 

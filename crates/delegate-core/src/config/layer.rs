@@ -357,6 +357,10 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::CredentialPools => settings.credential_pools = value.text().map(PathBuf::from),
         Id::CredentialPoolStrategies => settings.credential_pool_strategies = value.strategies(),
         Id::ProviderLimits => settings.provider_limits = value.limits(),
+        Id::BackgroundOverflow => set(&mut settings.background_overflow, value.overflow()),
+        Id::IndependentCompletions => {
+            settings.independent_completions = *value == Typed::Flag(true);
+        }
     }
 }
 

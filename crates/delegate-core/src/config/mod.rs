@@ -200,6 +200,27 @@ pub struct CallLimits {
     pub requests_per_minute: Option<u32>,
 }
 
+/// `delegation.background_overflow`: what happens to a background run that finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// It waits in line, and its handle says where.
+    #[default]
+    Wait,
+    /// Nothing is started.
+    Refuse,
+}
+
+impl Overflow {
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -282,6 +303,10 @@ pub struct Settings {
     pub credential_pool_strategies: BTreeMap<String, PoolStrategy>,
     /// How many calls a provider is sent, by its name.
     pub provider_limits: BTreeMap<String, CallLimits>,
+    /// What happens to a background run that finds no place.
+    pub background_overflow: Overflow,
+    /// Each group of a background run, and each task without one, is told by itself.
+    pub independent_completions: bool,
 }
 
 impl Default for Settings {
@@ -324,6 +349,8 @@ impl Default for Settings {
             credential_pools: None,
             credential_pool_strategies: BTreeMap::new(),
             provider_limits: BTreeMap::new(),
+            background_overflow: Overflow::Wait,
+            independent_completions: false,
         }
     }
 }

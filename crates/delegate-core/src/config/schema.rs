@@ -92,6 +92,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
+        Type::Overflow => json!({ "enum": ["wait", "refuse"] }),
         Type::Containment => {
             json!({ "enum": ["auto", "subreaper", "cgroup", "pid-namespace", "pid_namespace"] })
         }

@@ -73,6 +73,8 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::PoolMaxIdle => count(settings.pool.max_idle),
         Id::PoolIdle => seconds(settings.pool.idle),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
+        Id::BackgroundOverflow => Value::from(settings.background_overflow.word()),
+        Id::IndependentCompletions => Value::Bool(settings.independent_completions),
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),

@@ -124,6 +124,8 @@ fn every_key_reaches_its_setting() {
   credential_pools: ' /etc/keys.yaml '
   credential_pool_strategies: {a: round_robin, 'custom:b': least_used}
   provider_limits: {a: {max_concurrent_calls: 4, requests_per_minute: 60}, b: {}}
+  background_overflow: refuse
+  independent_completions: true
 ",
     );
     let expected = Settings {
@@ -183,6 +185,8 @@ fn every_key_reaches_its_setting() {
             ("b".to_owned(), CallLimits::default()),
         ]
         .into(),
+        background_overflow: Overflow::Refuse,
+        independent_completions: true,
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
@@ -469,6 +473,8 @@ fn wrong_types_are_errors() {
         "on_stale: true",
         "janitor_at_start: true",
         "janitor_at_start: null",
+        "background_overflow: true",
+        "independent_completions: 1",
         "worker: {command: []}",
         "worker: {command: ['']}",
         "worker: {command: [a, 1]}",

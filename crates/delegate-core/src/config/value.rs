@@ -8,8 +8,8 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
 use super::{
-    AtStart, CallLimits, LauncherWish, OnStale, PoolStrategy, ProcessIsolation, did_you_mean,
-    duration, pools,
+    AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation,
+    did_you_mean, duration, pools,
 };
 use ownership::Containment;
 
@@ -23,6 +23,7 @@ pub(crate) enum Typed {
     Time(Duration),
     OnStale(OnStale),
     AtStart(AtStart),
+    Overflow(Overflow),
     Containment(Containment),
     Launcher(LauncherWish),
     Command(Vec<String>),
@@ -61,6 +62,7 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
+        (Type::Overflow, Kind::Scalar(Value::Text(word))) => question.overflow(word),
         (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Launcher, Kind::Scalar(Value::Text(word))) => question.launcher(word),
         (Type::Command, Kind::List(items)) => question.command(items),
@@ -96,7 +98,12 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Limits
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment | Type::Launcher => false,
+        Type::Flag
+        | Type::OnStale
+        | Type::AtStart
+        | Type::Overflow
+        | Type::Containment
+        | Type::Launcher => false,
     }
 }
 
@@ -165,6 +172,17 @@ impl Question<'_> {
             let hint = did_you_mean(word, LauncherWish::ALL.map(LauncherWish::word));
             self.wrong("unknown_word", &self.wanted(), hint)
         })
+    }
+
+    fn overflow(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "wait" => Ok(Typed::Overflow(Overflow::Wait)),
+            "refuse" => Ok(Typed::Overflow(Overflow::Refuse)),
+            word => {
+                let hint = did_you_mean(word, ["wait", "refuse"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
+        }
     }
 
     fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
@@ -439,6 +457,10 @@ impl Typed {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
 
+    pub(crate) const fn overflow(&self) -> Option<Overflow> {
+        if let Self::Overflow(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) const fn at_start(&self) -> Option<AtStart> {
         if let Self::AtStart(what) = self { Some(*what) } else { None }
     }
@@ -487,6 +509,7 @@ impl Typed {
             | Self::Time(_)
             | Self::OnStale(_)
             | Self::AtStart(_)
+            | Self::Overflow(_)
             | Self::Containment(_)
             | Self::Launcher(_)
             | Self::Command(_)

@@ -14,6 +14,7 @@
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
 //! | `decide` | threads or processes |
 //! | `check` | what is wrong with one task in itself |
+//! | [`kept`] | tasks as they may be stored, and back |
 //! | `answers` | what is asked of an answer: schema and length |
 //! | [`error`] | why nothing was started |
 
@@ -27,6 +28,7 @@ mod check;
 mod decide;
 pub mod error;
 pub mod goals;
+pub mod kept;
 mod launching;
 pub mod parent;
 pub mod routing;
@@ -36,13 +38,13 @@ pub mod task;
 mod tests;
 pub mod toolsets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
+use delegate_protocol::{Role, Status, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
@@ -97,6 +99,8 @@ pub struct Plan {
     pub settings: Settings,
     /// When it was made; part of the session ids.
     pub started: SystemTime,
+    /// Tasks that have their outcome from before ([`Again`]): they are not launched.
+    pub(crate) ended: BTreeMap<u32, Status>,
     /// One id per task: events and launch name the same child.
     ids: Vec<SubagentId>,
     /// First session nonce of this batch, random.
@@ -309,9 +313,20 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What is known of a run that is resumed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Again {
+    /// The ids of its children, by task.
+    pub ids: Vec<SubagentId>,
+    /// Tasks that have their outcome.
+    pub ended: BTreeMap<u32, Status>,
+}
+
 /// What the delegating program has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Means<'a> {
+    /// The run that is resumed with these tasks.
+    pub again: Option<&'a Again>,
     /// Names of the agents; `None` when only a worker of another make knows them.
     pub agents: Option<&'a [String]>,
     /// Whether there is a program that can be a worker.
@@ -434,6 +449,11 @@ fn plan_within(
             namespace: settings.containment == ownership::Containment::PidNamespace,
         })
     });
+    let fresh = || (0..count).map(SubagentId::random).collect();
+    let (ids, ended) = match means.again {
+        Some(again) if again.ids.len() == tasks.len() => (again.ids.clone(), again.ended.clone()),
+        _ => (fresh(), BTreeMap::new()),
+    };
     let mut plan = Plan {
         isolation,
         reason,
@@ -441,7 +461,8 @@ fn plan_within(
         tasks: mem::take(tasks),
         settings: settings.clone(),
         started: SystemTime::now(),
-        ids: (0..count).map(SubagentId::random).collect(),
+        ended,
+        ids,
         nonce: uuid::Uuid::new_v4().as_fields().0,
         frame,
         built: Built::by(means.builder.cloned()),
@@ -486,6 +507,10 @@ fn check_all(
     }
     let Some(builder) = plan.built.builder.clone() else { return Ok(()) };
     for index in 0..plan.tasks.len() {
+        if u32::try_from(index).is_ok_and(|index| plan.ended.contains_key(&index)) {
+            plan.built.push(Addition::default());
+            continue;
+        }
         let addition = builder.build(&plan.spec(index)).map_err(|reason| StartError::NotBuilt {
             task: index,
             goal: shorten(&plan.tasks[index].goal, SHOWN_GOAL),

@@ -5,15 +5,16 @@
 
 mod asked;
 mod effects;
+mod ending;
 mod list;
 mod liveness;
+mod owed;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use delegate_protocol::event::Complete;
 use delegate_protocol::{Isolation, RunId, Status, SubagentId, ToolCall};
@@ -25,7 +26,9 @@ use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
 use super::common::Common;
 use super::control::{ControlState, Ended};
+use super::crash::{self, Place};
 use super::delivery::Delivery;
+use super::dispatch::Dispatch;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
 use super::manifest;
@@ -34,14 +37,8 @@ use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::lease::{self, batch::BatchKeys};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
-use crate::report::{Ending, LeftRunning, Report};
-use crate::store::{NewRun, Store};
-
-/// How long the end of a batch waits for its last log lines to be written.
-const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long the end of a batch waits for the ledger, and for what is known of earlier owners.
-const RECORDS_LIMIT: Duration = Duration::from_millis(250);
+use crate::report::{LeftRunning, Report};
+use crate::store::{Begun, NewRun, Store};
 
 /// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
 /// channel needs no bound.
@@ -54,6 +51,27 @@ enum Incoming {
     Recorded(u32, bool),
     /// What it was doing is in this file, or could not be written down.
     Diagnosed(u32, Option<PathBuf>),
+}
+
+impl Incoming {
+    /// For tests: what it is.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Launched(_, Ok(_)) => "launched",
+            Self::Launched(_, Err(_)) => "launch-failed",
+            Self::System(_, SystemEvent::Exited(_)) => "exited",
+            Self::System(_, SystemEvent::Emptied(_)) => "emptied",
+            Self::System(..) => "other-system",
+            Self::Told(_, Told::Hello) => "hello",
+            Self::Told(_, Told::Violation(_)) => "violation",
+            Self::Told(_, Told::Asked(..)) => "asked",
+            Self::Told(_, Told::Finish(_)) => "finish",
+            Self::Told(_, Told::LineClosed) => "line-closed",
+            Self::Over(..) => "over",
+            Self::Recorded(..) => "recorded",
+            Self::Diagnosed(..) => "diagnosed",
+        }
+    }
 }
 
 /// One child that has a place.
@@ -95,6 +113,15 @@ pub(crate) struct Batch {
     pub(crate) keys: BatchKeys,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
+    /// What it owes to whoever does not wait for it.
+    pub(crate) dispatch: Option<Dispatch>,
+    /// What is stored so that it can be resumed, besides its tasks.
+    pub(crate) kept: Option<String>,
+    /// Whoever started it does not wait for it.
+    pub(crate) background: bool,
+    pub(crate) rerun_of: Option<(RunId, Vec<u32>)>,
+    /// Its place among the background runs; given back with this.
+    pub(crate) _place: Option<Box<dyn std::any::Any + Send>>,
 }
 
 impl Batch {
@@ -154,15 +181,22 @@ impl Loop {
                 })
                 .ok()
         });
+        let mut monitor = Monitor::new(task_count(plan), places, isolation, limits);
+        let mut statuses = vec![Status::Unknown; plan.tasks.len()];
+        for (index, status) in &plan.ended {
+            statuses[*index as usize] = *status;
+            monitor.skip(*index);
+            batch.control.close(*index);
+        }
         Self {
             hooks,
             clock: Clock::start(batch.clock.clone()),
-            monitor: Monitor::new(task_count(plan), places, isolation, limits),
+            monitor,
             active: HashMap::new(),
             completes: HashMap::new(),
             sender,
             incoming,
-            statuses: vec![Status::Unknown; plan.tasks.len()],
+            statuses,
             left_running: Vec::new(),
             unverified: Vec::new(),
             warnings: Vec::new(),
@@ -175,15 +209,17 @@ impl Loop {
     }
 
     async fn run(mut self) -> Report {
-        self.batch.store.begin_run(NewRun {
-            id: self.batch.run,
-            title: self.batch.title.clone(),
-            isolation: self.batch.launcher.isolation().word().to_owned(),
-            tasks: task_count(&self.batch.plan),
-        });
+        crash::reach(Place::Begin);
+        self.begin_run();
         let (run_id, tasks) = (self.batch.run, task_count(&self.batch.plan));
         let line = manifest::Line::Run { run_id, tasks };
         manifest::write(&self.batch.store, run_id, self.clock.now(), &line);
+        crash::reach(Place::Begun);
+        for (index, status) in self.batch.plan.ended.clone() {
+            self.tell_dispatch(index, status);
+        }
+        // What was wished before it began holds from the first launch on.
+        self.obey();
         self.step(monitor::Event::Tick);
         while !self.monitor.is_done() {
             self.wait().await;
@@ -194,6 +230,25 @@ impl Loop {
             self.tick();
         }
         self.end().await
+    }
+
+    fn begin_run(&self) {
+        let Batch { run, title, plan, launcher, dispatch, kept, background, rerun_of, .. } =
+            &self.batch;
+        let deliveries = dispatch.as_ref().map(|it| it.deliveries().to_vec()).unwrap_or_default();
+        let kept = kept.clone().map(|facts| (Arc::clone(plan), facts));
+        self.batch.store.begin_run(NewRun {
+            background: *background,
+            rerun_of: rerun_of.clone(),
+            begun: Some(Arc::new(Begun { kept, deliveries })),
+            ..NewRun::new(*run, title, launcher.isolation().word(), task_count(plan))
+        });
+    }
+
+    fn tell_dispatch(&mut self, index: u32, status: Status) {
+        if let Some(dispatch) = &mut self.batch.dispatch {
+            dispatch.recorded(index, status);
+        }
     }
 
     /// Tells the monitor what was seen of those whose time may have come, then the time.
@@ -217,10 +272,19 @@ impl Loop {
         let control = Arc::clone(&self.batch.control);
         let eased = Arc::clone(&self.batch.delivery.eased);
         tokio::select! {
-            Some(fact) = self.incoming.recv() => self.take(fact),
-            () = control.changed() => self.obey(),
-            () = eased.notified() => {}
-            () = clock.sleep_until(deadline) => {}
+            Some(fact) = self.incoming.recv() => {
+                let name = fact.name();
+                crash::comes("before-fact", name);
+                self.take(fact);
+                crash::comes("after-fact", name);
+            }
+            () = control.changed() => {
+                crash::comes("before-fact", "wish");
+                self.obey();
+                crash::comes("after-fact", "wish");
+            }
+            () = eased.notified() => crash::comes("before-fact", "eased"),
+            () = clock.sleep_until(deadline) => crash::comes("before-fact", "time"),
         }
     }
 
@@ -281,6 +345,7 @@ impl Loop {
             }
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
+                self.tell_dispatch(index, self.statuses[index as usize]);
                 self.child_step(index, Input::Recorded(durable));
                 tracing::debug!(target: "delegate::run", task = index, durable, "recorded");
             }
@@ -349,9 +414,10 @@ impl Loop {
                 self.step(monitor::Event::Extend(index, by));
             }
         }
-        if wanted.launches_held != self.launches_held {
-            self.launches_held = wanted.launches_held;
-            self.step(monitor::Event::Launches(!wanted.launches_held));
+        let held = wanted.launches_held || wanted.in_line;
+        if held != self.launches_held {
+            self.launches_held = held;
+            self.step(monitor::Event::Launches(!held));
         }
         for index in self.batch.control.unsent() {
             self.steer(index);
@@ -377,66 +443,6 @@ impl Loop {
         let (index, plan) = (child.task_index(), &self.batch.plan);
         let known = (index as usize) < plan.tasks.len();
         (known && plan.subagent_id(index as usize) == child).then_some(index)
-    }
-
-    /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all; longer only
-    /// while somebody who was left over is being ended.
-    async fn settle_records(&self) {
-        const STEP: Duration = Duration::from_millis(5);
-        let mut waited = Duration::ZERO;
-        while waited < RECORDS_LIMIT || self.batch.records.is_cleaning() {
-            if self.batch.records.is_settled() {
-                return;
-            }
-            tokio::time::sleep(STEP).await;
-            waited += STEP;
-        }
-    }
-
-    async fn end(mut self) -> Report {
-        let all = self.statuses.iter().all(|status| *status == Status::Completed);
-        let total = self.clock.now();
-        let store = self.batch.store.clone();
-        store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
-        let flushed = store.clone();
-        // The threads for what blocks may all hang in launches.
-        let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
-        if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
-            tracing::warn!(target: "delegate::run", "the last lines may be missing");
-        }
-        self.batch.delivery.complete();
-        self.batch.control.end(Some(Ended {
-            all_completed: all,
-            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
-            durable: self.durable && !store.is_misplaced(),
-            total: total.as_secs_f64(),
-        }));
-        if let Some(hooks) = self.hooks.take()
-            && !hooks.finish().await
-        {
-            self.warnings.push("a callback of the delegating program does not return".to_owned());
-        }
-        self.settle_records().await;
-        self.batch.records.warn(&store);
-        let warnings = std::iter::from_fn(|| store.take_warning());
-        let launching = self.launching();
-        let ending = Ending {
-            run_id: self.batch.run,
-            warnings: self
-                .unverified
-                .iter()
-                .cloned()
-                .chain(self.warnings)
-                .chain(warnings)
-                .collect(),
-            statuses: self.statuses,
-            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
-            left_running: self.left_running,
-            durable: self.durable && !store.is_misplaced(),
-            total_duration: total,
-            launching,
-        };
-        Report::new(store, ending)
     }
 }
 
@@ -465,57 +471,4 @@ fn limits(plan: &Plan, touches: bool) -> Vec<Limits> {
         return vec![of(settings.child_timeout)];
     }
     (0..plan.tasks.len()).map(|index| of(plan.timeout(index))).collect()
-}
-
-/// A fact that the loop waits for. It is sent when this is dropped: where the work that was to find it
-/// out panics, the one that it began with. So a bug of ours is an outcome, and not a hang.
-struct Owed {
-    sender: mpsc::UnboundedSender<Incoming>,
-    fact: Option<Incoming>,
-}
-
-impl Owed {
-    fn or_else(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) -> Self {
-        Self { sender: sender.clone(), fact: Some(fact) }
-    }
-
-    fn pay(mut self, fact: Incoming) {
-        self.fact = Some(fact);
-    }
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if let Some(fact) = self.fact.take() {
-            send(&self.sender, fact);
-        }
-    }
-}
-
-/// The loop outlives its children; what comes after its end has nobody left to care.
-fn send(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) {
-    if sender.send(fact).is_err() {
-        tracing::debug!(target: "delegate::run", "a fact came after the end");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fact_is_paid_once_and_a_panic_pays_the_worst() {
-        let (sender, mut incoming) = mpsc::unbounded_channel();
-        let owed = || Owed::or_else(&sender, Incoming::Recorded(7, false));
-        owed().pay(Incoming::Recorded(7, true));
-        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, true))));
-        assert!(incoming.try_recv().is_err());
-        let panicking = owed();
-        let work = std::thread::spawn(move || {
-            let _owed = panicking;
-            std::panic::resume_unwind(Box::new("a bug"));
-        });
-        assert!(work.join().is_err());
-        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, false))));
-    }
 }

@@ -22,6 +22,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
+            Self::Overflow => f.write_str("wait or refuse"),
             Self::Containment => f.write_str(ownership::containment::CHOICES),
             Self::Launcher => f.write_str("auto, exec, zygote or pool"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),

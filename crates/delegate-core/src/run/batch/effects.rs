@@ -14,7 +14,8 @@ use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
-use super::{Active, Incoming, Loop, Owed, send};
+use super::owed::{Owed, send};
+use super::{Active, Incoming, Loop};
 use crate::collect::{self, Said, Subject, budget};
 use crate::file_state::registry::Who;
 use crate::launch::{Launch, Launched, StartFailure};
@@ -22,6 +23,7 @@ use crate::lease;
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
+use crate::run::crash::{self, Place};
 use crate::run::finalise::{Finalise, Left, OwnTree};
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
@@ -228,6 +230,7 @@ impl Loop {
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let (now, finalise) = (self.clock.now(), self.finalise(index, &facts));
         tokio::task::spawn_local(async move {
+            crash::reach(Place::Settle);
             for event in requested.iter().chain([&event]) {
                 if kept {
                     journal.event(event, now).await;
@@ -235,7 +238,11 @@ impl Loop {
                     journal.show(event, now);
                 }
             }
-            let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
+            let stored = move |durable| {
+                crash::reach(Place::Stored);
+                owed.pay(Incoming::Recorded(index, durable));
+            };
+            crash::reach(Place::Outcome);
             if let Some(outcome) = finalise.carry_out(outcome).await {
                 journal.store.put_outcome(run, outcome, stored);
             }
