@@ -73,6 +73,15 @@ impl Builder {
         Self(self.0.providers(providers))
     }
 
+    /// As [`crate::Builder::credential_pool`].
+    pub fn credential_pool(
+        self,
+        name: impl Into<String>,
+        pool: crate::credentials::PoolSpec,
+    ) -> Self {
+        Self(self.0.credential_pool(name, pool))
+    }
+
     /// As [`crate::Builder::child_builder`].
     pub fn child_builder(self, builder: impl crate::plan::ChildBuilder + 'static) -> Self {
         Self(self.0.child_builder(builder))

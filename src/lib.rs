@@ -85,6 +85,18 @@ pub use delegate_protocol::{
 };
 pub use workers::{Workers, workers};
 
+/// Keys of providers: pools for [`Builder::credential_pool`], and what an agent does with its own
+/// ([`Session::rotate`], [`Session::permit`]).
+pub mod credentials {
+    pub use delegate_child::keys::{Permit, Rotation};
+    pub use delegate_core::config::{CallLimits, PoolStrategy};
+    pub use delegate_core::lease::authority::Authority;
+    pub use delegate_core::lease::desk::look;
+    pub use delegate_core::lease::pool::{Entry, PoolSpec};
+    pub use delegate_core::lease::status::State;
+    pub use delegate_protocol::{Fingerprint, KeyFailure};
+}
+
 /// Pages with examples in Rust, which are doctests; `tests/cli/pages.rs` looks that none is missing.
 #[cfg(doctest)]
 #[doc(hidden)]
@@ -93,8 +105,12 @@ pub mod pages {
     pub mod agents {}
     #[doc = include_str!("../docs/events.md")]
     pub mod events {}
+    #[doc = include_str!("../docs/files.md")]
+    pub mod files {}
     #[doc = include_str!("../docs/janitor.md")]
     pub mod janitor {}
+    #[doc = include_str!("../docs/jobs.md")]
+    pub mod jobs {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
     #[doc = include_str!("../docs/watchdog.md")]

@@ -16,7 +16,7 @@ use crate::cli::commands::{
     watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
-use crate::cli::commands::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
+use crate::cli::commands::{janitor::JanitorArgs, keys::KeysArgs, log::LogArgs, ps::PsArgs};
 use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
@@ -94,6 +94,9 @@ pub(crate) enum Verb {
     Janitor(JanitorArgs),
     /// Show what this machine offers to hold processes, what is used, and why not the rest
     Doctor(DoctorArgs),
+    /// Show which keys of providers work, which rest and until when
+    #[cfg(target_os = "linux")]
+    Keys(KeysArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
     /// Show, check and describe the configuration

@@ -123,6 +123,8 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Ps(args) => commands::ps::run(args, context),
         #[cfg(target_os = "linux")]
         Verb::Log(args) => commands::log::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Keys(args) => commands::keys::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "run",
     "runs",
     "show",
@@ -14,6 +14,7 @@ const VERBS: [&str; 14] = [
     "log",
     "janitor",
     "doctor",
+    "keys",
     "trust",
     "own",
     "shim",

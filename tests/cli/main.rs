@@ -27,6 +27,8 @@ mod help;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod janitor;
+#[cfg(target_os = "linux")]
+mod keys;
 mod ledger;
 mod many;
 mod output;

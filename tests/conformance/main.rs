@@ -24,6 +24,7 @@ mod descriptors;
 mod events;
 mod files;
 mod jobs;
+mod keys;
 mod killed;
 mod launchers;
 mod liveness;
@@ -61,6 +62,7 @@ delegate_runtime::test_support!(
     || files::Filer,
     || jobs::Jobber,
     || routing_parity::Probe,
+    || keys::Keyed,
     || killed::Counted,
     results::Pupil::default,
     launchers::Ready::default

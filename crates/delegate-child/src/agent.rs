@@ -122,7 +122,7 @@ impl AskError {
     pub(crate) fn of(answer: Answer) -> Self {
         match answer {
             Answer::Refused { reason } => Self::Refused(reason),
-            Answer::TimeLeft { .. } | Answer::File(_) | Answer::Job(_) => {
+            Answer::TimeLeft { .. } | Answer::File(_) | Answer::Job(_) | Answer::Key(_) => {
                 Self::Refused("the parent has answered another question".to_owned())
             }
         }

@@ -10,7 +10,7 @@ use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
 use delegate_protocol::{
-    Answer, ChildEvent, Note, Question, TaskSpec, Tokens, Value, spelling, tool_text,
+    Answer, ChildEvent, Note, Question, Routing, TaskSpec, Tokens, Value, spelling, tool_text,
 };
 
 use crate::account::{Account, value_bytes};
@@ -89,6 +89,12 @@ impl Desk {
         asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
     }
 
+    /// Tells the parent something, from any thread.
+    pub(crate) fn tell(&self, question: Question) {
+        self.mail.asks.tell(question, &self.token);
+        self.outbox.poke();
+    }
+
     pub(crate) fn parent_is_gone(&self) -> bool {
         self.token.raised() == Some(Reason::ParentGone)
     }
@@ -102,9 +108,11 @@ impl Desk {
 #[derive(Debug)]
 pub struct Session {
     spec: Arc<TaskSpec>,
+    /// With the key that is used now; see [`crate::keys`].
+    pub(crate) route: Routing,
     owner: OwnerSource,
     output: Kept,
-    desk: Arc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     #[cfg(test)]
     heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
 }
@@ -117,6 +125,7 @@ impl Session {
         desk: Arc<Desk>,
     ) -> Self {
         Self {
+            route: spec.routing.clone(),
             spec,
             owner,
             output,
@@ -429,7 +438,7 @@ impl Session {
         self.desk.ask(question, until)
     }
 
-    fn content(&self, what: &str) {
+    pub(crate) fn content(&self, what: &str) {
         self.desk.account().content(clock(), what);
     }
 
@@ -441,7 +450,7 @@ impl Session {
         account.last_text.push(text.as_bytes());
     }
 
-    fn put(&self, event: ChildEvent) {
+    pub(crate) fn put(&self, event: ChildEvent) {
         self.desk.outbox.put(event, &self.desk.token);
     }
 }

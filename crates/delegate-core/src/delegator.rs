@@ -4,6 +4,7 @@ mod ahead;
 mod batch;
 mod trees;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Once, OnceLock};
 use std::thread;
@@ -25,8 +26,12 @@ use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
+use crate::lease::batch::{BatchKeys, PoolProviders};
+use crate::lease::desk::{Clock, Keys, Setup};
+use crate::lease::moment::Moment;
+use crate::lease::pool::PoolSpec;
 use crate::plan::{
-    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
+    self, ChildBuilder, Isolation, Means, NoProviders, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
@@ -73,6 +78,7 @@ struct Inner {
     jobs: Jobs,
     /// What dead owners left of worktrees was looked at.
     swept: Once,
+    keys: Keys,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -92,6 +98,7 @@ pub struct Builder {
     registry: Option<Registry>,
     providers: Option<Arc<dyn Providers>>,
     builder: Option<Arc<dyn ChildBuilder>>,
+    pools: BTreeMap<String, PoolSpec>,
     no_control_socket: bool,
     control_dir: Option<PathBuf>,
 }
@@ -148,6 +155,13 @@ impl Builder {
         self
     }
 
+    /// A pool of keys that this program has, by the name of a provider, or `custom:NAME` for an endpoint. Wins
+    /// over one of the same name in the file of the setting `credential_pools`.
+    pub fn credential_pool(mut self, name: impl Into<String>, pool: PoolSpec) -> Self {
+        self.pools.insert(name.into(), pool);
+        self
+    }
+
     /// What the agent loop does for each child before anything starts. Default: nothing.
     pub fn child_builder(mut self, builder: impl ChildBuilder + 'static) -> Self {
         self.builder = Some(Arc::new(builder));
@@ -165,6 +179,18 @@ impl Builder {
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
         let switch = switch.map(|(_, value)| value.clone());
+        let keys = Setup {
+            file: self.settings.credential_pools.clone(),
+            own: self.pools,
+            state_dir: state_dir.clone(),
+            clock: self.clock.clone().map_or_else(Default::default, |clock| Clock {
+                now: Arc::new(move || Moment::default().after(clock.now())),
+                is_manual: true,
+            }),
+            env,
+        };
+        let keys = Keys::open(keys, &self.settings)
+            .map_err(|wrong| StartError::Config(Box::new(wrong)))?;
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -172,7 +198,8 @@ impl Builder {
         // What a child starts itself is held as it is.
         let worker = worker.map(|worker| {
             let owner = worker.owner.with_containment(self.settings.containment);
-            WorkerProgram { owner, ..worker }
+            let hidden_variables = keys.variables().iter().cloned().collect();
+            WorkerProgram { owner, hidden_variables, ..worker }
         });
         let batches = start_loop()?;
         let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
@@ -193,6 +220,7 @@ impl Builder {
             files: FileState::switched_by(switch.as_deref()),
             jobs,
             swept: Once::new(),
+            keys,
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -406,11 +434,13 @@ impl Delegator {
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
+        let own = inner.providers.as_deref().unwrap_or(&NoProviders);
+        let pooled = PoolProviders { own, keys: &inner.keys };
         plan(Means {
             agents: agents.as_deref(),
             has_worker: inner.worker.is_some(),
             parent,
-            providers: inner.providers.as_deref(),
+            providers: Some(&pooled),
             builder: inner.builder.as_ref(),
             // What is only looked at may be decided in a pause.
             paused: when == When::ToStart && inner.live.is_paused(),
@@ -444,6 +474,7 @@ impl Delegator {
                 inner.ahead.launcher(worker, &inner.settings, &plan)
             }
         };
+        let keys = BatchKeys::of(&inner.keys, &plan);
         let run = RunId::random();
         let trees = self.trees(run, &mut plan)?;
         let caller = plan
@@ -478,6 +509,7 @@ impl Delegator {
             listener,
             clock: inner.clock.clone(),
             common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
+            keys,
         };
         inner.batches.send((batch, sender)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",

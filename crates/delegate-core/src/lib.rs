@@ -1,7 +1,7 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < store < launch < monitor < collect < report < run < control < delegator`.
+//! `config < plan < lease < store < launch < monitor < collect < report < run < control < delegator`.
 
 pub mod collect;
 pub mod config;
@@ -10,6 +10,7 @@ pub mod delegator;
 pub mod file_state;
 pub mod jobs;
 pub mod launch;
+pub mod lease;
 pub mod monitor;
 pub mod plan;
 pub mod report;

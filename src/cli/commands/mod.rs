@@ -10,6 +10,8 @@ pub(crate) mod follow;
 #[cfg(target_os = "linux")]
 pub(crate) mod janitor;
 #[cfg(target_os = "linux")]
+pub(crate) mod keys;
+#[cfg(target_os = "linux")]
 pub(crate) mod log;
 pub(crate) mod logs;
 pub(crate) mod man;

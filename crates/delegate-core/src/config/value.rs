@@ -7,7 +7,10 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{AtStart, LauncherWish, OnStale, ProcessIsolation, did_you_mean, duration};
+use super::{
+    AtStart, CallLimits, LauncherWish, OnStale, PoolStrategy, ProcessIsolation, did_you_mean,
+    duration, pools,
+};
 use ownership::Containment;
 
 /// A checked value.
@@ -28,6 +31,8 @@ pub(crate) enum Typed {
     Effort(&'static str),
     Overrides(BTreeMap<String, Value>),
     Fallbacks(Vec<Fallback>),
+    Strategies(BTreeMap<String, PoolStrategy>),
+    Limits(BTreeMap<String, CallLimits>),
 }
 
 /// A value that does not fit its key.
@@ -59,12 +64,19 @@ pub(crate) fn check(
         (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Launcher, Kind::Scalar(Value::Text(word))) => question.launcher(word),
         (Type::Command, Kind::List(items)) => question.command(items),
-        (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
-            question.trimmed(text)
-        }
+        (
+            Type::Text | Type::Word | Type::Url | Type::Secret | Type::Path,
+            Kind::Scalar(Value::Text(text)),
+        ) => question.trimmed(text),
         (Type::Effort, Kind::Scalar(value)) => question.effort(value),
         (Type::Overrides, Kind::Map(_)) => question.overrides(),
         (Type::Fallbacks, Kind::List(items)) => question.fallbacks(items),
+        (Type::Strategies, Kind::Map(entries)) => {
+            pools::strategies(entries).map(Typed::Strategies).map_err(|fault| question.entry(fault))
+        }
+        (Type::Limits, Kind::Map(entries)) => {
+            pools::limits(entries).map(Typed::Limits).map_err(|fault| question.entry(fault))
+        }
         (_, Kind::Scalar(_) | Kind::List(_) | Kind::Map(_)) => Err(question.wrong_type(None)),
     }
 }
@@ -79,6 +91,9 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Secret
         | Type::Effort
         | Type::Overrides
+        | Type::Path
+        | Type::Strategies
+        | Type::Limits
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
         Type::Flag | Type::OnStale | Type::AtStart | Type::Containment | Type::Launcher => false,
@@ -255,7 +270,17 @@ impl Question<'_> {
                     hint: Some(format!("{} Default: null", self.info.about)),
                 }),
             },
+            Type::Path if !text.starts_with('/') && !text.starts_with("~/") => Err(self
+                .wrong_type(Some("write the whole path, or one that begins with ~/".to_owned()))),
             _ => Ok(Typed::Text(text.to_owned())),
+        }
+    }
+
+    fn entry(&self, (name, fault): pools::EntryFault) -> Wrong {
+        Wrong {
+            code: "wrong_entry",
+            message: format!("the entry `{name}` of {} {fault}", self.label),
+            hint: Some(self.info.about.to_owned()),
         }
     }
 
@@ -438,6 +463,14 @@ impl Typed {
         if let Self::Overrides(entries) = self { Some(entries.clone()) } else { None }
     }
 
+    pub(crate) fn strategies(&self) -> BTreeMap<String, PoolStrategy> {
+        if let Self::Strategies(entries) = self { entries.clone() } else { BTreeMap::new() }
+    }
+
+    pub(crate) fn limits(&self) -> BTreeMap<String, CallLimits> {
+        if let Self::Limits(entries) = self { entries.clone() } else { BTreeMap::new() }
+    }
+
     pub(crate) fn fallbacks(&self) -> Option<Vec<Fallback>> {
         if let Self::Fallbacks(entries) = self { Some(entries.clone()) } else { None }
     }
@@ -459,6 +492,8 @@ impl Typed {
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)
+            | Self::Strategies(_)
+            | Self::Limits(_)
             | Self::Overrides(_) => false,
         }
     }

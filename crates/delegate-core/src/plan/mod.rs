@@ -13,6 +13,7 @@
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
 //! | `decide` | threads or processes |
+//! | `check` | what is wrong with one task in itself |
 //! | `answers` | what is asked of an answer: schema and length |
 //! | [`error`] | why nothing was started |
 
@@ -22,6 +23,7 @@ pub mod build;
 mod call;
 #[cfg(test)]
 mod call_tests;
+mod check;
 mod decide;
 pub mod error;
 pub mod goals;
@@ -40,21 +42,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use delegate_protocol::spec::CrossingError;
 use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
 use build::Built;
+use check::{check, check_images, crossing};
 use decide::{Lack, Question, decide};
-use routing::{NoProviders, Routed};
+use routing::Routed;
 
 pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
 pub use error::StartError;
 pub use launching::Launching;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
-pub use routing::{Providers, Resolved};
+pub use routing::{NoProviders, Providers, Resolved};
 pub use task::{Origin, Task};
 
 /// Most images of one task.
@@ -498,53 +500,4 @@ fn check_all(
 fn check_crossing(plan: &Plan, index: usize) -> Result<(), StartError> {
     let crossed = plan.spec(index).check_crossing();
     crossed.map_err(|source| crossing(index, &plan.tasks[index], source))
-}
-
-/// What is wrong with one task in itself.
-fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
-    if let Some(known) = known
-        && !known.contains(task.agent.as_str())
-    {
-        return Err(StartError::UnknownAgent {
-            task: index,
-            goal: shorten(&task.goal, SHOWN_GOAL),
-            agent: shorten(&task.agent, SHOWN_GOAL),
-            known: known.iter().map(|&name| name.to_owned()).collect(),
-        });
-    }
-    if let Err(reason) = task.params.value() {
-        let source = CrossingError { field: "params", reason };
-        return Err(crossing(index, task, source));
-    }
-    if let Some(timeout) = task.timeout.filter(|timeout| *timeout < MIN_TIMEOUT) {
-        let reason = format!("its timeout is {}, at least 1s is needed", duration::show(timeout));
-        return Err(invalid(index, task, reason));
-    }
-    if let Some(cwd) = task.cwd.as_mut().filter(|cwd| !cwd.is_absolute()) {
-        match std::path::absolute(&cwd) {
-            Ok(whole) => *cwd = whole,
-            Err(error) => {
-                let reason = format!("its cwd {} cannot be resolved: {error}", cwd.display());
-                return Err(invalid(index, task, reason));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_images(index: usize, task: &Task) -> Result<(), StartError> {
-    let count = task.images.len();
-    if count > MAX_IMAGES {
-        let reason = format!("it has {count} images, at most {MAX_IMAGES} are taken");
-        return Err(invalid(index, task, reason));
-    }
-    Ok(())
-}
-
-fn invalid(task: usize, of: &Task, reason: String) -> StartError {
-    StartError::InvalidTask { task, goal: shorten(&of.goal, SHOWN_GOAL), reason }
-}
-
-fn crossing(index: usize, task: &Task, source: CrossingError) -> StartError {
-    StartError::Crossing { task: index, goal: shorten(&task.goal, SHOWN_GOAL), source }
 }

@@ -31,6 +31,7 @@ use super::live::Listed;
 use super::manifest;
 use crate::collect::Said;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
+use crate::lease::{self, batch::BatchKeys};
 use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
@@ -73,6 +74,8 @@ struct Active {
     shared: Rc<Shared>,
     /// It alone is paused.
     stopped: bool,
+    /// Its key; given back with it.
+    lease: Arc<lease::batch::Slot>,
     diagnostic: Option<PathBuf>,
 }
 
@@ -89,6 +92,7 @@ pub(crate) struct Batch {
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
     pub(crate) common: Common,
+    pub(crate) keys: BatchKeys,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }

@@ -29,6 +29,9 @@ impl fmt::Display for Type {
             Self::Word => f.write_str("a word, or null"),
             Self::Url => f.write_str("an http or https address, or null"),
             Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
+            Self::Path => f.write_str("a whole path, or null"),
+            Self::Strategies => f.write_str("a map from provider to strategy, or null"),
+            Self::Limits => f.write_str("a map from provider to limits, or null"),
             Self::Overrides => f.write_str("a map, or null"),
             Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
         }

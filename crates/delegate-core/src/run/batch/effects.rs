@@ -18,6 +18,7 @@ use super::{Active, Incoming, Loop, Owed, send};
 use crate::collect::{self, Said, Subject, budget};
 use crate::file_state::registry::Who;
 use crate::launch::{Launch, Launched, StartFailure};
+use crate::lease;
 use crate::monitor::{Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
@@ -35,6 +36,11 @@ impl Loop {
         let wake = Arc::new(Notify::new());
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
+        let parent = self.batch.plan.parent_of_children();
+        let child = self.batch.plan.subagent_id(index as usize);
+        let admission = self.batch.keys.admission(child, parent);
+        let lease = lease::batch::slot();
+        let slot = Arc::downgrade(&lease);
         let launch = Launch {
             agent: task.agent().to_owned(),
             purpose: task.goal().chars().take(60).collect(),
@@ -46,7 +52,8 @@ impl Loop {
         self.active.insert(
             index,
             Active {
-                child: self.batch.plan.subagent_id(index as usize),
+                child,
+                lease,
                 begun: Arc::default(),
                 over: watch::Sender::new(false),
                 wake,
@@ -78,7 +85,12 @@ impl Loop {
         tokio::task::spawn_blocking(move || {
             let place = trees.map_or(Ok(()), |trees| trees.make(index));
             let launched = match place {
-                Ok(()) => launcher.launch(launch),
+                Ok(()) => {
+                    if let Some((keys, admission)) = admission {
+                        lease::batch::keep(keys.admit(admission), &slot);
+                    }
+                    launcher.launch(launch)
+                }
                 Err(why) => Err(no_worktree(why)),
             };
             owed.pay(Incoming::Launched(index, launched));
@@ -146,8 +158,9 @@ impl Loop {
     }
 
     pub(super) fn begin(&mut self, index: u32) {
-        let spec = self.batch.plan.spec(index as usize);
+        let mut spec = self.batch.plan.spec(index as usize);
         let Some(active) = self.active.get_mut(&index) else { return };
+        self.batch.keys.put_into(&mut spec.routing, active.lease.get());
         let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
         let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
         self.batch.delivery.push(start.clone());
