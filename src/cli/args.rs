@@ -12,8 +12,8 @@ use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
 use crate::cli::commands::doctor::DoctorArgs;
 use crate::cli::commands::{
-    extend::ExtendArgs, pause::PauseArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
-    watch::WatchArgs,
+    extend::ExtendArgs, helper::HelperArgs, pause::PauseArgs, steer::SteerArgs, stop::StopArgs,
+    wait::WaitArgs, watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
 use crate::cli::commands::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
@@ -75,6 +75,8 @@ pub(crate) enum Verb {
     Wait(WaitArgs),
     /// Print the events of a run from now on, as JSON lines
     Watch(WatchArgs),
+    /// Reach a helper that all children of a batch share, from a child
+    Helper(HelperArgs),
     /// Say something to a running child
     Steer(SteerArgs),
     /// Ask a run or a child to stop, or end it

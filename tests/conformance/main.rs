@@ -21,6 +21,7 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod helpers;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;

@@ -3,7 +3,7 @@
 mod batch;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -17,6 +17,7 @@ pub use self::batch::Batch;
 use self::batch::Beginning;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
+use crate::helper::Hub;
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{self, Launcher, Records, program};
 use crate::plan::{
@@ -64,6 +65,8 @@ struct Inner {
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
     server: OnceLock<Option<Server>>,
+    /// Listens from the first plan on, when helpers are shared.
+    hub: Mutex<Option<Hub>>,
 }
 
 type Started = (BatchLoop, oneshot::Sender<Report>);
@@ -176,6 +179,7 @@ impl Builder {
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
+            hub: Mutex::default(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
     }
@@ -335,7 +339,7 @@ impl Delegator {
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
-        let inner = &self.inner;
+        let (inner, helpers) = (&self.inner, self.helpers()?);
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
@@ -345,7 +349,30 @@ impl Delegator {
             parent,
             providers: inner.providers.as_deref(),
             builder: inner.builder.as_ref(),
+            helpers: helpers.as_deref(),
         })
+    }
+
+    /// Where the shared helpers are reached; `None` when there are none.
+    fn helpers(&self) -> Result<Option<PathBuf>, StartError> {
+        let (inner, helpers) = (&self.inner, &self.inner.settings.shared_helpers);
+        if helpers.is_empty() {
+            return Ok(None);
+        }
+        let mut hub = inner.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        let hub = match &mut *hub {
+            Some(hub) => hub,
+            none => {
+                let owner = match &inner.worker {
+                    Some(worker) => Some(worker.owner.clone()),
+                    None => program::owner().map(|owner| inner.records.kept_by(owner)),
+                };
+                let what = "the socket of the shared helpers";
+                let started = Hub::start(helpers.clone(), owner, inner.control_dir.as_deref());
+                none.insert(started.map_err(|source| StartError::System { what, source })?)
+            }
+        };
+        Ok(Some(hub.address().to_owned()))
     }
 
     fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {

@@ -7,6 +7,7 @@ pub mod collect;
 pub mod config;
 pub mod control;
 pub mod delegator;
+mod helper;
 pub mod launch;
 pub mod monitor;
 pub mod plan;

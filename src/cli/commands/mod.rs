@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod follow;
+pub(crate) mod helper;
 #[cfg(target_os = "linux")]
 pub(crate) mod janitor;
 #[cfg(target_os = "linux")]

@@ -1,10 +1,11 @@
-//! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
-//! `docs/configuration.md` are driven by it or checked against it.
+//! What a setting is: its names, its type, its variable. The table of all of them is [`KEYS`]; files, variables,
+//! suggestions, `config.example.yaml` and `docs/configuration.md` are driven by it or checked against it.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::duration;
+pub(crate) use super::table::KEYS;
 
 /// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
 /// applies does not compile.
@@ -41,6 +42,7 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    SharedHelpers,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -76,6 +78,8 @@ pub(crate) enum Type {
     Overrides,
     /// A list of maps with `provider` and `model`, or `null`.
     Fallbacks,
+    /// A map of names to programs with their arguments, or `null`.
+    Helpers,
 }
 
 /// Words of `reasoning_effort`.
@@ -84,9 +88,6 @@ pub(crate) const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high
 /// Fields of an entry of `fallback_providers`; the first two are needed.
 pub(crate) const FALLBACK_FIELDS: [&str; 5] =
     ["provider", "model", "base_url", "api_key", "api_mode"];
-
-/// Most bytes of one answer that may be asked for: 1 TiB.
-const MAX_BYTES: u64 = 1 << 40;
 
 /// One row of the table.
 #[derive(Debug)]
@@ -159,309 +160,14 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
+pub(crate) const NOT_KEYS: [&str; 7] = [
+    delegate_child::helper::VARIABLE,
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
     "DELEGATE_GOAL",
     "DELEGATE_OUTPUT_SCHEMA",
     "DELEGATE_LOG",
     "DELEGATE_LOG_FILE",
-];
-
-const fn seconds(min: Duration, optional: bool) -> Type {
-    Type::Seconds { min, optional }
-}
-
-const fn count(max: u64, optional: bool) -> Type {
-    Type::Count { min: 1, max, optional }
-}
-
-const NO_TIME: Duration = Duration::ZERO;
-const TENTH: Duration = Duration::from_millis(100);
-const SECOND: Duration = Duration::from_secs(1);
-const U32: u64 = u32::MAX as u64;
-
-/// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
-    KeyInfo {
-        id: Id::ProcessIsolation,
-        name: "process_isolation",
-        kind: Type::Isolation,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Run children as OS processes (true), as threads (false), or decide per batch (auto); null: the command uses processes, the library threads.",
-    },
-    KeyInfo {
-        id: Id::IsolateSingleTask,
-        name: "isolate_single_task",
-        kind: Type::Flag,
-        default: "false",
-        also: None,
-        sensitive: false,
-        about: "With process_isolation true or auto: give a batch of one task a process too.",
-    },
-    KeyInfo {
-        id: Id::MaxConcurrentChildren,
-        name: "max_concurrent_children",
-        kind: count(U32, false),
-        default: "10",
-        also: Some("DELEGATION_MAX_CONCURRENT_CHILDREN"),
-        sensitive: false,
-        about: "Children that run at once; the rest of a batch waits in order.",
-    },
-    KeyInfo {
-        id: Id::MaxBatchSize,
-        name: "max_batch_size",
-        kind: count(U32, true),
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Most tasks of one batch; more is an error, never a cut. null: no limit.",
-    },
-    KeyInfo {
-        id: Id::ChildTimeout,
-        name: "child_timeout_seconds",
-        kind: seconds(SECOND, true),
-        default: "null",
-        also: Some("DELEGATION_CHILD_TIMEOUT_SECONDS"),
-        sensitive: false,
-        about: "Wall clock of one child, from its own start. null: no limit.",
-    },
-    KeyInfo {
-        id: Id::ChildInactivity,
-        name: "child_inactivity_seconds",
-        kind: seconds(SECOND, true),
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Longest time of one child without progress; any progress starts it again, one warning comes at 80 %. null: no limit.",
-    },
-    KeyInfo {
-        id: Id::StaleIdle,
-        name: "stale_idle_seconds",
-        kind: seconds(SECOND, false),
-        default: "450",
-        also: None,
-        sensitive: false,
-        about: "Time without progress after which a child is stale that runs no tool.",
-    },
-    KeyInfo {
-        id: Id::StaleInTool,
-        name: "stale_in_tool_seconds",
-        kind: seconds(SECOND, false),
-        default: "1200",
-        also: None,
-        sensitive: false,
-        about: "The same for a child that runs a tool.",
-    },
-    KeyInfo {
-        id: Id::OnStale,
-        name: "on_stale",
-        kind: Type::OnStale,
-        default: "interrupt",
-        also: None,
-        sensitive: false,
-        about: "What happens to a stale child: warn, interrupt (it may unwind, its status is timeout), or kill.",
-    },
-    KeyInfo {
-        id: Id::InterruptGrace,
-        name: "interrupt_grace_seconds",
-        kind: seconds(NO_TIME, false),
-        default: "10",
-        also: None,
-        sensitive: false,
-        about: "From the interrupt, in which an agent may unwind, until TERM.",
-    },
-    KeyInfo {
-        id: Id::TerminateGrace,
-        name: "terminate_grace_seconds",
-        kind: seconds(NO_TIME, false),
-        default: "3",
-        also: None,
-        sensitive: false,
-        about: "From TERM until KILL, for everything that the child started.",
-    },
-    KeyInfo {
-        id: Id::StartTimeout,
-        name: "start_timeout_seconds",
-        kind: seconds(TENTH, false),
-        default: "60",
-        also: None,
-        sensitive: false,
-        about: "From the launch of a child until its first frame.",
-    },
-    KeyInfo {
-        id: Id::HeartbeatInterval,
-        name: "heartbeat_interval_seconds",
-        kind: seconds(TENTH, false),
-        default: "30",
-        also: None,
-        sensitive: false,
-        about: "Between two signs of life of a child.",
-    },
-    KeyInfo {
-        id: Id::Containment,
-        name: "containment",
-        kind: Type::Containment,
-        default: "auto",
-        also: None,
-        sensitive: false,
-        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
-    },
-    KeyInfo {
-        id: Id::MaxIterations,
-        name: "max_iterations",
-        kind: count(U32, false),
-        default: "50",
-        also: None,
-        sensitive: false,
-        about: "Turns of an agent that calls a model.",
-    },
-    KeyInfo {
-        id: Id::MaxResultBytes,
-        name: "max_result_bytes",
-        kind: count(MAX_BYTES, false),
-        default: "1073741824",
-        also: None,
-        sensitive: false,
-        about: "Largest answer of one child in bytes; a larger one fails the task.",
-    },
-    KeyInfo {
-        id: Id::MaxSummaryChars,
-        name: "max_summary_chars",
-        kind: Type::Count { min: 0, max: U32, optional: true },
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Most characters of one answer in its entry; the whole is kept in a file. 0: no limit. null: 24000 where an agent delegates, no limit for a program.",
-    },
-    KeyInfo {
-        id: Id::WorkerCommand,
-        name: "worker.command",
-        kind: Type::Command,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Worker program of another make with its arguments, as a list. null: this program itself.",
-    },
-    KeyInfo {
-        id: Id::MaxSpawnDepth,
-        name: "max_spawn_depth",
-        kind: count(U32, false),
-        default: "1",
-        also: None,
-        sensitive: false,
-        about: "Agents at a depth below this may delegate; the program itself is at depth 0.",
-    },
-    KeyInfo {
-        id: Id::OrchestratorEnabled,
-        name: "orchestrator_enabled",
-        kind: Type::Flag,
-        default: "true",
-        also: None,
-        sensitive: false,
-        about: "false: no child may delegate, whatever max_spawn_depth says.",
-    },
-    KeyInfo {
-        id: Id::Model,
-        name: "model",
-        kind: Type::Text,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Model of the children. null: the parent's.",
-    },
-    KeyInfo {
-        id: Id::Provider,
-        name: "provider",
-        kind: Type::Text,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Provider of the children, with its own endpoint and key. null: the parent's.",
-    },
-    KeyInfo {
-        id: Id::BaseUrl,
-        name: "base_url",
-        kind: Type::Url,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Endpoint of the children; wins over provider, except for providers with an SDK of their own.",
-    },
-    KeyInfo {
-        id: Id::ApiKey,
-        name: "api_key",
-        kind: Type::Secret,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Key for base_url, from a file only. null: the parent's key.",
-    },
-    KeyInfo {
-        id: Id::ApiMode,
-        name: "api_mode",
-        kind: Type::Word,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Wire dialect of the endpoint; wins over what its address suggests. null: found from the address.",
-    },
-    KeyInfo {
-        id: Id::RequestOverrides,
-        name: "request_overrides",
-        kind: Type::Overrides,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Extra request arguments, over those of parent and provider; extra_body is merged one level deep.",
-    },
-    KeyInfo {
-        id: Id::ReasoningEffort,
-        name: "reasoning_effort",
-        kind: Type::Effort,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "How much the children think; none or false: not at all. null: as the parent.",
-    },
-    KeyInfo {
-        id: Id::FallbackProviders,
-        name: "fallback_providers",
-        kind: Type::Fallbacks,
-        default: "null",
-        also: None,
-        sensitive: true,
-        about: "Tried in order when the first fails, each with provider and model. null: the parent's where nothing is pinned; []: none.",
-    },
-    KeyInfo {
-        id: Id::InheritMcpToolsets,
-        name: "inherit_mcp_toolsets",
-        kind: Type::Flag,
-        default: "true",
-        also: None,
-        sensitive: false,
-        about: "A child with fewer toolsets keeps the MCP toolsets of its parent.",
-    },
-    KeyInfo {
-        id: Id::SubagentAutoApprove,
-        name: "subagent_auto_approve",
-        kind: Type::Flag,
-        default: "false",
-        also: None,
-        sensitive: true,
-        about: "Children approve dangerous commands once (true) or deny them.",
-    },
-    KeyInfo {
-        id: Id::JanitorAtStart,
-        name: "janitor_at_start",
-        kind: Type::AtStart,
-        default: "end",
-        also: None,
-        sensitive: false,
-        about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
-    },
 ];
 
 /// What a value must be, as messages and the reference say it.
@@ -489,6 +195,7 @@ impl fmt::Display for Type {
             Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
             Self::Overrides => f.write_str("a map, or null"),
             Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
+            Self::Helpers => f.write_str("a map of names to lists of texts, or null"),
         }
     }
 }

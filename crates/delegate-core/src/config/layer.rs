@@ -349,6 +349,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
         Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
+        Id::SharedHelpers => settings.shared_helpers = value.helpers(),
     }
 }
 

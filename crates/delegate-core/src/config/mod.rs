@@ -19,6 +19,7 @@ mod nearest;
 mod schema;
 mod search;
 mod show;
+mod table;
 #[cfg(test)]
 mod tests;
 pub mod trust;
@@ -174,6 +175,8 @@ pub struct Settings {
     pub subagent_auto_approve: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
+    /// Programs and arguments of the stdio servers that all children share, by name.
+    pub shared_helpers: BTreeMap<String, Vec<String>>,
 }
 
 impl Default for Settings {
@@ -210,6 +213,7 @@ impl Default for Settings {
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
             janitor_at_start: AtStart::End,
+            shared_helpers: BTreeMap::new(),
         }
     }
 }

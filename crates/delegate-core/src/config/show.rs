@@ -96,6 +96,11 @@ fn value(settings: &Settings, id: Id) -> Value {
             .map_or(Value::Null, |entries| Value::List(entries.iter().map(fallback).collect())),
         Id::InheritMcpToolsets => Value::Bool(settings.inherit_mcp_toolsets),
         Id::SubagentAutoApprove => Value::Bool(settings.subagent_auto_approve),
+        Id::SharedHelpers if settings.shared_helpers.is_empty() => Value::Null,
+        Id::SharedHelpers => {
+            let entry = |(name, words): (&String, &Vec<String>)| (name.clone(), texts(words));
+            Value::Map(settings.shared_helpers.iter().map(entry).collect())
+        }
     }
 }
 

@@ -118,6 +118,7 @@ fn every_key_reaches_its_setting() {
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
   janitor_at_start: report
+  shared_helpers: {docs: [npx, server]}
 ",
     );
     let expected = Settings {
@@ -160,6 +161,10 @@ fn every_key_reaches_its_setting() {
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
         janitor_at_start: AtStart::Report,
+        shared_helpers: BTreeMap::from([(
+            "docs".to_owned(),
+            vec!["npx".to_owned(), "server".to_owned()],
+        )]),
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);

@@ -14,7 +14,7 @@
 
 mod client;
 mod operator;
-mod place;
+pub(crate) mod place;
 mod protocol;
 mod server;
 
