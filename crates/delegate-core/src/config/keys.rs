@@ -50,6 +50,7 @@ pub(crate) enum Id {
     CredentialPools,
     CredentialPoolStrategies,
     ProviderLimits,
+    SharedHelpers,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -95,6 +96,8 @@ pub(crate) enum Type {
     Strategies,
     /// A map from provider to its limits, or `null`.
     Limits,
+    /// A map of names to programs with their arguments, or `null`.
+    Helpers,
 }
 
 /// Words of `reasoning_effort`.
@@ -172,7 +175,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 7] = [
+pub(crate) const NOT_KEYS: [&str; 8] = [
+    delegate_child::helper::VARIABLE,
     "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
@@ -196,7 +200,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 41] = [
+pub(crate) const KEYS: [KeyInfo; 42] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -533,6 +537,15 @@ pub(crate) const KEYS: [KeyInfo; 41] = [
         also: None,
         sensitive: false,
         about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
+    },
+    KeyInfo {
+        id: Id::SharedHelpers,
+        name: "shared_helpers",
+        kind: Type::Helpers,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Stdio servers that all children share, name to program and arguments; each is started once, when a child first reaches it.",
     },
 ];
 

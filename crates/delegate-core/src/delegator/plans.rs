@@ -41,7 +41,7 @@ impl Delegator {
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
-        let inner = &self.inner;
+        let (inner, helpers) = (&self.inner, self.helpers()?);
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
@@ -54,6 +54,7 @@ impl Delegator {
             parent,
             providers: Some(&pooled),
             builder: inner.builder.as_ref(),
+            helpers: helpers.as_deref(),
             // What is only looked at may be decided in a pause.
             paused: when == When::ToStart && inner.live.is_paused(),
         })
