@@ -1,21 +1,21 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 mod batch;
+mod looped;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
 use self::batch::{Beginning, When};
+use self::looped::start_loop;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
 use crate::launch::exec::WorkerProgram;
@@ -34,13 +34,6 @@ use crate::run::delivery::Delivery;
 use crate::run::live::{Live, LiveRun};
 use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
-
-/// Threads for what blocks: launches, and answers that go to disk.
-const BLOCKING_THREADS: usize = 16;
-
-/// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
-/// left and the system has none to give. While one is there, work waits for it instead.
-const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -475,48 +468,6 @@ impl Delegator {
         })?;
         plan.keep_built();
         Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), report))
-    }
-}
-
-/// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
-/// ends when the delegator is dropped and its last batch is done.
-fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
-    let refused = |source| StartError::System { what: "the delegator's thread", source };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(KEPT)
-        .build()
-        .map_err(refused)?;
-    // Asked for in a way that can be refused, before tokio makes the first one.
-    drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
-    drop(runtime.spawn_blocking(|| ()));
-    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
-    let serve = async move {
-        let mut running = JoinSet::new();
-        loop {
-            tokio::select! {
-                next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
-                    None => break,
-                },
-                Some(ended) = running.join_next() => log_panic(ended),
-            }
-        }
-        while let Some(ended) = running.join_next().await {
-            log_panic(ended);
-        }
-    };
-    thread::Builder::new()
-        .name("delegate-loop".to_owned())
-        .spawn(move || LocalSet::new().block_on(&runtime, serve))
-        .map_err(refused)?;
-    Ok(sender)
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
     }
 }
 
