@@ -91,6 +91,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["config"],
             &["plan"],
+            &["tree"],
             &["store"],
             &["launch"],
             &["monitor"],

@@ -1,7 +1,7 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < store < launch < monitor < collect < report < run < control < delegator`.
+//! `config < plan < tree < store < launch < monitor < collect < report < run < control < delegator`.
 
 pub mod collect;
 pub mod config;
@@ -13,3 +13,4 @@ pub mod plan;
 pub mod report;
 pub mod run;
 pub mod store;
+pub mod tree;

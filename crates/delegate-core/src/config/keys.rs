@@ -1,10 +1,9 @@
 //! The one table of settings: [`KEYS`]. Files, variables, suggestions, `config.example.yaml` and
 //! `docs/configuration.md` are driven by it or checked against it.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::duration;
+pub(crate) use super::kind::{MOST_MONEY, Type};
 
 /// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
 /// applies does not compile.
@@ -14,6 +13,11 @@ pub(crate) enum Id {
     IsolateSingleTask,
     MaxConcurrentChildren,
     MaxBatchSize,
+    MaxTreeChildren,
+    MaxTreeTokens,
+    MaxTreeCostUsd,
+    ChildMaxTokens,
+    ChildMaxCostUsd,
     ChildTimeout,
     ChildInactivity,
     StaleIdle,
@@ -41,41 +45,6 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
-}
-
-/// What values a key takes. `optional` ones take `null` too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Type {
-    /// `false`, `true`, `auto` or `null`.
-    Isolation,
-    /// `true` or `false`.
-    Flag,
-    /// A whole number, both ends included.
-    Count { min: u64, max: u64, optional: bool },
-    /// Seconds; the twin key takes a duration text.
-    Seconds { min: Duration, optional: bool },
-    /// `warn`, `interrupt` or `kill`.
-    OnStale,
-    /// `end`, `report` or `ignore`.
-    AtStart,
-    /// `auto`, `subreaper` or `cgroup`.
-    Containment,
-    /// A program and its arguments, or `null`.
-    Command,
-    /// Text without the blanks around it; blank text and `null` are "not set".
-    Text,
-    /// The same in small letters.
-    Word,
-    /// An `http` or `https` address without a password in it.
-    Url,
-    /// A key: from a file only.
-    Secret,
-    /// One of [`EFFORTS`], `false` for `none`, or `null`.
-    Effort,
-    /// A map with anything in it, or `null`.
-    Overrides,
-    /// A list of maps with `provider` and `model`, or `null`.
-    Fallbacks,
 }
 
 /// Words of `reasoning_effort`.
@@ -180,9 +149,10 @@ const NO_TIME: Duration = Duration::ZERO;
 const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
+const U63: u64 = i64::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 31] = [
+pub(crate) const KEYS: [KeyInfo; 36] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -218,6 +188,51 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         also: None,
         sensitive: false,
         about: "Most tasks of one batch; more is an error, never a cut. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::MaxTreeChildren,
+        name: "max_tree_children",
+        kind: count(U32, true),
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Children of all levels that work at once; one that waits for its own does not count. null: max_concurrent_children.",
+    },
+    KeyInfo {
+        id: Id::MaxTreeTokens,
+        name: "max_tree_tokens",
+        kind: count(U63, true),
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Tokens that a tree of children may spend, input and output. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::MaxTreeCostUsd,
+        name: "max_tree_cost_usd",
+        kind: Type::Money,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Money that a tree of children may spend, in US dollars. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::ChildMaxTokens,
+        name: "child_max_tokens",
+        kind: count(U63, true),
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Tokens that one child may spend; reserved for it before it starts. null: a share of what the tree has left is reserved.",
+    },
+    KeyInfo {
+        id: Id::ChildMaxCostUsd,
+        name: "child_max_cost_usd",
+        kind: Type::Money,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "The same in US dollars.",
     },
     KeyInfo {
         id: Id::ChildTimeout,
@@ -463,35 +478,6 @@ pub(crate) const KEYS: [KeyInfo; 31] = [
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
 ];
-
-/// What a value must be, as messages and the reference say it.
-impl fmt::Display for Type {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_null = |optional: bool| if optional { ", or null" } else { "" };
-        match *self {
-            Self::Isolation => f.write_str("false, true or auto, or null"),
-            Self::Flag => f.write_str("true or false"),
-            Self::Count { min, max, optional } => {
-                write!(f, "a whole number from {min} to {max}{}", or_null(optional))
-            }
-            Self::Seconds { min, optional } => {
-                let min = min.as_secs_f64();
-                let max = duration::LONGEST.as_secs();
-                write!(f, "a number of seconds from {min} to {max}{}", or_null(optional))
-            }
-            Self::OnStale => f.write_str("warn, interrupt or kill"),
-            Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Containment => f.write_str("auto, subreaper or cgroup"),
-            Self::Command => f.write_str("a list of texts, the program first, or null"),
-            Self::Text | Self::Secret => f.write_str("text, or null"),
-            Self::Word => f.write_str("a word, or null"),
-            Self::Url => f.write_str("an http or https address, or null"),
-            Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
-            Self::Overrides => f.write_str("a map, or null"),
-            Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::duration;
-use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, Type};
+use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, MOST_MONEY, Type};
 
 /// A duration text; that it is not too short is left to the program.
 const DURATION: &str = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
@@ -93,6 +93,9 @@ fn of(key: &KeyInfo) -> Value {
         Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
+        }),
+        Type::Money => json!({
+            "type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MOST_MONEY,
         }),
         Type::Seconds { min, optional } => json!({
             "type": with_null("number", optional),
