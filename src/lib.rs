@@ -59,7 +59,7 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};

@@ -22,6 +22,7 @@
 //! | `undecodable` | sends a whole frame that is no message, then a right result |
 //! | `wrong-direction` | sends a parent's message, then a right result |
 //! | `two-results` | sends `first` and `second` as results |
+//! | `asks` | asks COUNT (1000) questions in one breath, then sends a right result |
 //! | `late-events` | sends its result, then COUNT (3) events |
 //! | `no-result` | sends one event and exits 0 |
 //! | `result` | sends a result of COUNT (0) bytes and exits in the same breath |
@@ -49,7 +50,7 @@ use delegate_protocol::message::Verdict;
 use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
 use delegate_protocol::{
-    ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage, TaskSpec, Tokens,
+    ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage, Question, TaskSpec, Tokens,
 };
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -81,6 +82,9 @@ fn main() -> io::Result<ExitCode> {
     if mode == "early-event" {
         send(&mut line, &text("too early"))?;
     }
+    if mode == "early-ask" {
+        send(&mut line, &ask(1))?;
+    }
     let spec = begin(&mut line)?;
     let (mode, count) = if mode == "goal" { mode_of(&spec.goal) } else { (mode, count) };
     misbehave(line, &mode, count)
@@ -91,6 +95,10 @@ fn mode_of(text: &str) -> (String, Option<u64>) {
     let mut words = text.split_whitespace();
     let mode = words.next().unwrap_or("well").to_owned();
     (mode, words.next().and_then(|count| count.parse().ok()))
+}
+
+fn ask(number: u64) -> ChildMessage {
+    ChildMessage::Ask { number, question: Question::TimeLeft }
 }
 
 fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result<ExitCode> {
@@ -124,6 +132,14 @@ fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result
         "two-results" => {
             result(&mut line, "first")?;
             result(&mut line, "second")?;
+        }
+        "asks" => {
+            let mut bytes = Vec::new();
+            for number in 0..number(1000) {
+                bytes.extend(framed(&ask(number))?);
+            }
+            line.write_all(&bytes)?;
+            result(&mut line, "after many questions")?;
         }
         "late-events" => {
             result(&mut line, "early")?;
@@ -184,7 +200,8 @@ fn begin(line: &mut UnixStream) -> io::Result<TaskSpec> {
                 ParentMessage::Interrupt
                 | ParentMessage::Notice { .. }
                 | ParentMessage::Steer { .. }
-                | ParentMessage::Dump => {}
+                | ParentMessage::Dump
+                | ParentMessage::Answer { .. } => {}
             }
         }
     }

@@ -37,6 +37,8 @@ pub enum Op {
     SteersUntil(String),
     /// What a tool gave, with what there is to say to the model.
     ToolResult(String),
+    /// Asks how much time is left, and says it.
+    TimeLeft,
     /// Asks for approval, and says the answer.
     Approve(String),
     Read(String),
@@ -171,6 +173,10 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
         Op::ToolResult(result) => {
             let result = session.with_steers(result);
             session.text(&result);
+        }
+        Op::TimeLeft => {
+            let left = session.time_left()?;
+            session.text(&left.map_or("any".to_owned(), |left| left.as_millis().to_string()));
         }
         Op::Approve(request) => {
             let answer = if session.approve(request) { "approved" } else { "denied" };

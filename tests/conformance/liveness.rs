@@ -241,6 +241,39 @@ fn c08_rb_24_an_activity_tick_alone_is_progress_and_a_beat_is_none() {
     }
 }
 
+/// Counted by the parent's clock, and what was given meanwhile is in it.
+#[test]
+fn an_agent_can_ask_how_much_time_is_left() {
+    for isolation in BOTH {
+        let bench = bench(isolation, settings());
+        let path = bench.rig.state.path().to_owned();
+        let at = |name: &str| Op::AwaitFile(path.join(name).to_str().unwrap().to_owned());
+        let ops =
+            [text("up"), at("late"), Op::TimeLeft, at("more"), Op::TimeLeft, Op::AwaitInterrupt];
+        let ops = ops.into_iter().chain([Op::TimeLeft]);
+        let task = script(ops, End::Interrupted).task("t").timeout(60 * SECOND);
+        let mut run = bench.start(task);
+        run.until_text("up");
+        bench.clock.advance(45 * SECOND);
+        fs::write(path.join("late"), "").unwrap();
+        run.until_text("15000");
+        let (child, control) = (run.child, run.batch.control());
+        control.extend(child, 30 * SECOND);
+        assert!(control.settle(60 * SECOND));
+        fs::write(path.join("more"), "").unwrap();
+        run.until_text("45000");
+        control.stop(child);
+        // One that unwinds is answered, too.
+        let (events, outcome) = run.end();
+        assert!(format!("{events:?}").contains("any"), "{events:?}");
+        assert_eq!(outcome.status, Status::Interrupted, "{outcome:?}");
+        // Without a limit.
+        let bench = self::bench(isolation, settings());
+        let (events, _) = bench.start(script([Op::TimeLeft], answer("done")).task("t")).end();
+        assert!(format!("{events:?}").contains("any"), "{events:?}");
+    }
+}
+
 #[test]
 fn rb_58_blank_deltas_hide_no_hang() {
     for isolation in BOTH {

@@ -32,6 +32,15 @@ fn one(goal: &str) -> (Outcome, Seen) {
     (seen.outcomes[0].clone().into_entry(), seen)
 }
 
+/// A child that asks without listening cannot make its parent keep answers without end.
+#[test]
+fn more_questions_than_are_allowed_are_a_protocol_error() {
+    let (detail, _) = broken("asks 1000");
+    assert!(detail.contains("16 questions"), "{detail}");
+    let (outcome, _) = one("asks 16");
+    assert_eq!(outcome.status, Status::Completed, "{outcome:?}");
+}
+
 fn broken(goal: &str) -> (String, Outcome) {
     let (outcome, _) = one(goal);
     assert_eq!(outcome.status, Status::Error, "{goal}: {outcome:?}");

@@ -98,6 +98,15 @@ fn an_event_before_the_task_is_a_protocol_error() {
 }
 
 #[test]
+fn a_question_before_the_task_is_a_protocol_error() {
+    let outcome = start("early-ask", soon());
+    match &outcome.cause {
+        Some(Cause::ProtocolError { detail }) => assert!(detail.contains("asked"), "{detail}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_greeting_comes_once_and_before_all_else() {
     for (mode, words) in
         [("no-hello", "its first frame is not Hello"), ("two-hellos", "Hello twice")]

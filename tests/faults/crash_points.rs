@@ -113,6 +113,7 @@ each!(sent: ChildMessage {
         ("result-part:3", every(LARGE))
     ],
     ChildMessage::Dump { .. } => [("dump", is_quiet(true))],
+    ChildMessage::Ask { .. } => [("ask", every(10))],
     ChildMessage::Finish(_) => [("finish", every(10)), ("finish", every(LARGE))],
 });
 
@@ -127,6 +128,7 @@ each!(taken: ParentMessage {
     ParentMessage::Notice { .. } => [("notice", is_quiet(false))],
     ParentMessage::Steer { .. } => [("steer", is_steered())],
     ParentMessage::Dump => [("dump", is_quiet(true))],
+    ParentMessage::Answer { .. } => [("answer", every(10))],
 });
 
 /// Requests of a worker, and why the others are none of its.

@@ -115,6 +115,7 @@ impl Agent for Stepper {
                 session.tool("tree", None, Value::Null);
                 session.tool_done(3, true);
                 session.progress("half");
+                session.time_left()?;
                 session.text("text");
                 Ok("r".repeat(bytes))
             }

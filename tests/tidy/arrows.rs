@@ -32,7 +32,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["codec", "id"],
             &["value"],
             &["outcome", "routing"],
-            &["event", "spec", "tool_text"],
+            &["ask", "event", "spec", "tool_text"],
             &["envelope", "message", "spelling"],
             &["frame", "version"],
         ],
@@ -62,6 +62,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &[
                 "answer",
+                "asks",
                 "beat",
                 "cancel",
                 "dump",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use delegate_protocol::Answer;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -91,6 +92,54 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// Why a parent's answer is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AskError {
+    /// The child was asked to stop, or its parent is gone.
+    Interrupted,
+    /// The parent does not grant it, and says why.
+    Refused(String),
+}
+
+impl AskError {
+    /// What an answer of another kind than expected comes to.
+    pub(crate) fn of(answer: Answer) -> Self {
+        match answer {
+            Answer::Refused { reason } => Self::Refused(reason),
+            Answer::TimeLeft { .. } => {
+                Self::Refused("the parent has answered another question".to_owned())
+            }
+        }
+    }
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interrupted => Interrupted.fmt(f),
+            Self::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl From<Interrupted> for AskError {
+    fn from(_: Interrupted) -> Self {
+        Self::Interrupted
+    }
+}
+
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        match error {
+            AskError::Interrupted => Self::Interrupted,
+            AskError::Refused(reason) => Self::new(reason),
+        }
+    }
+}
 
 /// Why a run has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What a child makes of its parent's messages. Pure: `serve` reads the line and acts.
 
-use delegate_protocol::{FrameError, ParentMessage, TaskSpec, codec};
+use delegate_protocol::{Answer, FrameError, ParentMessage, TaskSpec, codec};
 
 use crate::link::LinkError;
 
@@ -23,6 +23,8 @@ pub(crate) enum Step {
     Steer(u64, String),
     /// Tell what is being done.
     Dump,
+    /// What was asked.
+    Answer(u64, Answer),
 }
 
 /// What was heard so far.
@@ -52,6 +54,12 @@ impl Greeting {
             (_, ParentMessage::Steer { number, text }) => Ok(Step::Steer(number, text)),
             (Self::Waiting(_), ParentMessage::Dump) => Ok(Step::Wait),
             (Self::Begun, ParentMessage::Dump) => Ok(Step::Dump),
+            (Self::Begun, ParentMessage::Answer { number, answer }) => {
+                Ok(Step::Answer(number, answer))
+            }
+            (Self::Waiting(_), ParentMessage::Answer { .. }) => {
+                Err(LinkError::OutOfOrder("an answer before Begin"))
+            }
             (Self::Waiting(parts), ParentMessage::SpecPart(part)) => {
                 if parts.len() + part.0.len() > SPEC_CAP {
                     return Err(LinkError::SpecTooLarge { cap: SPEC_CAP });
@@ -90,7 +98,7 @@ mod tests {
         Box::new(sample(0, "a", "goal"))
     }
 
-    fn messages() -> [ParentMessage; 7] {
+    fn messages() -> [ParentMessage; 8] {
         [
             ParentMessage::SpecPart(Bytes(codec::to_bytes(&spec()).unwrap())),
             ParentMessage::BeginFromParts,
@@ -99,6 +107,7 @@ mod tests {
             ParentMessage::Notice { text: "soon".to_owned() },
             ParentMessage::Dump,
             ParentMessage::Steer { number: 1, text: "left".to_owned() },
+            ParentMessage::Answer { number: 1, answer: Answer::refused("no") },
         ]
     }
 
@@ -107,12 +116,18 @@ mod tests {
     fn every_message_in_every_state() {
         let parts = codec::to_bytes(&spec()).unwrap();
         let table = [
-            (Greeting::default(), ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait", "Steer"]),
+            (
+                Greeting::default(),
+                ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait", "Steer", "Err"],
+            ),
             (
                 Greeting::Waiting(parts),
-                ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait", "Steer"],
+                ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait", "Steer", "Err"],
             ),
-            (Greeting::Begun, ["Err", "Err", "Err", "Interrupt", "Notice", "Dump", "Steer"]),
+            (
+                Greeting::Begun,
+                ["Err", "Err", "Err", "Interrupt", "Notice", "Dump", "Steer", "Answer"],
+            ),
         ];
         for (state, wanted) in table {
             for (message, want) in messages().into_iter().zip(wanted) {
@@ -131,6 +146,7 @@ mod tests {
                     Ok(Step::Notice(_)) => "Notice",
                     Ok(Step::Steer(..)) => "Steer",
                     Ok(Step::Dump) => "Dump",
+                    Ok(Step::Answer(..)) => "Answer",
                     Err(_) => "Err",
                 };
                 assert_eq!(got, want, "{state:?} × {message:?}");

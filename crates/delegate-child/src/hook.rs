@@ -75,6 +75,7 @@ pub(crate) const fn sent(message: &ChildMessage) -> &'static str {
         ChildMessage::Event(ChildEvent::Progress { .. }) => "progress",
         ChildMessage::Beat(_) => "beat",
         ChildMessage::Dump { .. } => "dump",
+        ChildMessage::Ask { .. } => "ask",
         ChildMessage::ResultPart(_) => "result-part",
         ChildMessage::Finish(_) => "finish",
     }
@@ -90,6 +91,7 @@ pub(crate) const fn taken(message: &ParentMessage) -> &'static str {
         ParentMessage::Notice { .. } => "notice",
         ParentMessage::Steer { .. } => "steer",
         ParentMessage::Dump => "dump",
+        ParentMessage::Answer { .. } => "answer",
     }
 }
 

@@ -61,6 +61,7 @@ mod account;
 pub mod agent;
 pub mod agents;
 pub mod answer;
+mod asks;
 mod beat;
 mod cancel;
 pub mod dump;
@@ -82,7 +83,7 @@ pub mod session;
 mod tail;
 pub mod worker;
 
-pub use agent::{Agent, Failure, Interrupted};
+pub use agent::{Agent, AskError, Failure, Interrupted};
 pub use answer::LongText;
 pub use kept::Kept;
 pub use link::{Incoming, Link, LinkError, Outgoing};

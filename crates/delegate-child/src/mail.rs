@@ -1,5 +1,5 @@
-//! [`Mailbox`]: what the reader of the line leaves for the agent (notices, steering) and for the writer (a wish
-//! for a dump). Filled by `serve`, read by `session` and `serve`.
+//! [`Mailbox`]: what the reader of the line leaves for the agent (notices, steering, answers) and for the writer (a wish
+//! for a dump, questions). Filled by `serve`, read by `session` and `serve`.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use delegate_protocol::message::STEERS;
 
+use crate::asks::Asks;
 use crate::tail::clip;
 
 /// Notices that wait at most; an agent that never reads them keeps the newest.
@@ -20,6 +21,8 @@ type Hook = Box<dyn Fn() + Send + Sync>;
 /// Words of the parent that do not stop a child.
 #[derive(Default)]
 pub(crate) struct Mailbox {
+    /// Questions and their answers.
+    pub(crate) asks: Asks,
     state: Mutex<State>,
 }
 

@@ -13,7 +13,7 @@ use delegate_protocol::frame::PART;
 use delegate_protocol::message::DUMP_BYTES;
 use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
-use delegate_protocol::{ChildMessage, Finish, Hello, TaskSpec};
+use delegate_protocol::{Answer, ChildMessage, Finish, Hello, TaskSpec};
 
 use crate::account::Account;
 use crate::agent::Failure;
@@ -180,6 +180,10 @@ fn hear(
                 mail.ask_for_dump();
                 continue;
             }
+            Ok(Step::Answer(number, answer)) => {
+                mail.asks.answer(number, answer);
+                continue;
+            }
             Ok(Step::Begin(spec)) => Start::Begin(spec),
             Ok(Step::Interrupt) => {
                 token.raise(Reason::Interrupt);
@@ -243,6 +247,7 @@ struct CloseOnDrop(Arc<Desk>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
+        self.0.mail.asks.close();
         self.0.outbox.close();
     }
 }
@@ -268,6 +273,8 @@ fn write(
             ChildMessage::Beat(desk.account().beat(sequence, now))
         } else if desk.mail.take_dump_request() {
             ChildMessage::Dump { text: dump_of(desk, pid) }
+        } else if let Some((number, question)) = desk.mail.asks.take_unsent() {
+            ChildMessage::Ask { number, question }
         } else if let Some(event) = desk.outbox.try_take() {
             ChildMessage::Event(event)
         } else {
@@ -280,7 +287,12 @@ fn write(
         };
         match outgoing.put(&message) {
             // An event that cannot be encoded is not worth the run; the session keeps them small.
-            Err(LinkError::Frame(error)) => tracing::warn!(%error, "an event was not sent"),
+            Err(LinkError::Frame(error)) => {
+                tracing::warn!(%error, "an event was not sent");
+                if let ChildMessage::Ask { number, .. } = message {
+                    desk.mail.asks.answer(number, Answer::refused(error.to_string()));
+                }
+            }
             put => put?,
         }
     }

@@ -4,15 +4,18 @@
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
-use delegate_protocol::{ChildEvent, Note, TaskSpec, Tokens, Value, spelling, tool_text};
+use delegate_protocol::{
+    Answer, ChildEvent, Note, Question, TaskSpec, Tokens, Value, spelling, tool_text,
+};
 
 use crate::account::{Account, value_bytes};
-use crate::agent::Interrupted;
+use crate::agent::{AskError, Interrupted};
+use crate::asks::Until;
 use crate::cancel::{Reason, Token};
 use crate::kept::{Kept, Stream};
 use crate::mail::Mailbox;
@@ -54,6 +57,7 @@ impl Desk {
         desk.token.on_raise(move |_| {
             if let Some(desk) = woken.upgrade() {
                 desk.outbox.wake();
+                desk.mail.asks.wake();
             }
         });
         let poked = Arc::downgrade(&desk);
@@ -72,6 +76,14 @@ impl Desk {
     /// The account as it stands; a fresh one takes its place.
     pub(crate) fn take_account(&self) -> Account {
         std::mem::replace(&mut *self.account(), Account::new(clock()))
+    }
+
+    /// Asks the parent, from any thread, and waits for the answer.
+    pub(crate) fn ask(&self, question: Question, until: Until) -> Result<Answer, AskError> {
+        let asks = &self.mail.asks;
+        let number = asks.ask(question, &self.token, until).ok_or(AskError::Interrupted)?;
+        self.outbox.poke();
+        asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
     }
 
     pub(crate) fn parent_is_gone(&self) -> bool {
@@ -375,6 +387,25 @@ impl Session {
     #[must_use]
     pub fn owner(&self) -> Option<&ownership::Owner> {
         self.owner.get()
+    }
+
+    /// How long this child may run yet, by its parent's clock (a pause does not count, and more can be given
+    /// later); `None` when it has no limit, or is being ended.
+    ///
+    /// # Errors
+    /// [`AskError`], when it was not told.
+    pub fn time_left(&self) -> Result<Option<Duration>, AskError> {
+        // One that unwinds may want to know, too.
+        let until = if self.is_interrupted() { Until::ParentGone } else { Until::Interrupt };
+        match self.ask(Question::TimeLeft, until)? {
+            Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
+            other => Err(AskError::of(other)),
+        }
+    }
+
+    /// Asks the parent, and waits for the answer.
+    pub(crate) fn ask(&self, question: Question, until: Until) -> Result<Answer, AskError> {
+        self.desk.ask(question, until)
     }
 
     fn content(&self, what: &str) {

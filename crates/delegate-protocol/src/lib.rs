@@ -15,11 +15,13 @@
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
+//! | [`ask`] | what a child asks, and what it is answered |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
 //! | [`version`] | the handshake |
 
+pub mod ask;
 pub mod codec;
 pub mod envelope;
 pub mod event;
@@ -34,6 +36,7 @@ pub mod tool_text;
 pub mod value;
 pub mod version;
 
+pub use ask::{Answer, Question};
 pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};

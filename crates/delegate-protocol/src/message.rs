@@ -10,6 +10,7 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::ask::{Answer, Question};
 use crate::event::ChildEvent;
 use crate::outcome::{ExitReason, SchemaWord, Tokens, ToolCall};
 use crate::spec::TaskSpec;
@@ -69,6 +70,13 @@ pub enum ParentMessage {
     /// Tell what you are doing ([`ChildMessage::Dump`]). Answered by the thread that writes the line,
     /// whatever the agent does. Ignored before `Begin`.
     Dump,
+    /// What was asked ([`ChildMessage::Ask`]); once per question, in any order.
+    Answer {
+        /// The question's number.
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
 }
 
 /// What a child says.
@@ -85,6 +93,14 @@ pub enum ChildMessage {
     Dump {
         /// Lines.
         text: String,
+    },
+    /// A question that waits for its answer. It may overtake events that were said before it. At most
+    /// [`crate::ask::QUESTIONS`] are open at once.
+    Ask {
+        /// Counts up within one child.
+        number: u64,
+        /// What is asked.
+        question: Question,
     },
     /// A part of a result, in order, before [`Finish`].
     ResultPart(Bytes),

@@ -41,7 +41,8 @@ fn rest(parent: &mut Parent) -> (Vec<String>, Finish, Vec<u8>) {
             ChildMessage::Hello(_)
             | ChildMessage::Beat(_)
             | ChildMessage::Event(_)
-            | ChildMessage::Dump { .. } => {}
+            | ChildMessage::Dump { .. }
+            | ChildMessage::Ask { .. } => {}
         }
     }
 }
@@ -144,7 +145,8 @@ fn half_a_gibibyte_arrives_whole_and_is_not_held_in_memory() {
             ChildMessage::Hello(_)
             | ChildMessage::Beat(_)
             | ChildMessage::Event(_)
-            | ChildMessage::Dump { .. } => {}
+            | ChildMessage::Dump { .. }
+            | ChildMessage::Ask { .. } => {}
         }
     }
     assert_eq!(received, bytes - 1);

@@ -62,7 +62,7 @@ fn rest(parent: &mut Parent) -> Heard {
                 events.push(event);
             }
             ChildMessage::Beat(_) => beats += 1,
-            ChildMessage::Dump { .. } => {}
+            ChildMessage::Dump { .. } | ChildMessage::Ask { .. } => {}
             ChildMessage::ResultPart(part) => {
                 assert!(part.0.len() <= PART);
                 parts.extend(part.0);

@@ -104,6 +104,13 @@ impl Child {
         self.watch.as_ref()
     }
 
+    /// How long its wall clock runs yet; `None` without a limit, or when it is being ended.
+    #[must_use]
+    pub fn time_left(&self, now: Duration) -> Option<Duration> {
+        let now = if self.holds == 0 { now } else { self.held_since };
+        self.run_deadline.map(|deadline| deadline.at.saturating_sub(now))
+    }
+
     /// The earliest time at which [`Input::Tick`] would change something; `None` while it is held.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {

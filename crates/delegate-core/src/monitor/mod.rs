@@ -148,6 +148,12 @@ impl Monitor {
         self.holding.iter().chain(&self.extra).copied()
     }
 
+    /// How long a child's wall clock runs yet; `None` without a limit.
+    #[must_use]
+    pub fn time_left(&self, index: u32, now: Duration) -> Option<Duration> {
+        self.child(index)?.time_left(now)
+    }
+
     /// The earliest time at which [`Event::Tick`] would change something; `None` while paused.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {

@@ -3,6 +3,7 @@
 //!
 //! Runs on the delegator's own thread, so that a caller whose loop stalls does not stop a deadline.
 
+mod asked;
 mod effects;
 mod list;
 mod liveness;
@@ -40,7 +41,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 /// How long the end of a batch waits for the ledger, and for what is known of earlier owners.
 const RECORDS_LIMIT: Duration = Duration::from_millis(250);
 
-/// Something that reached the loop. Each kind comes a bounded number of times per child, so its
+/// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
 /// channel needs no bound.
 enum Incoming {
     Launched(u32, Result<Launched, StartFailure>),
@@ -258,6 +259,9 @@ impl Loop {
                 self.batch.control.close(index);
                 self.child_step(index, Input::Finish(verdict));
                 tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
+            }
+            Incoming::Told(index, Told::Asked(question, reply)) => {
+                self.asked(index, question, reply)
             }
             Incoming::Told(index, Told::LineClosed) => self.child_step(index, Input::LineClosed),
             Incoming::Over(index, said) => self.io_ended(index, said),

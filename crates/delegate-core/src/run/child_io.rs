@@ -11,12 +11,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use delegate_protocol::ask::QUESTIONS;
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::message::Verdict;
 use delegate_protocol::outcome::{Approval, NAME_BYTES};
 use delegate_protocol::{
-    Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, Note, ParentEnd,
-    ParentMessage, SubagentId, version,
+    Answer, Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, Note, ParentEnd,
+    ParentMessage, Question, SubagentId, version,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -25,6 +26,7 @@ use super::control::ControlState;
 use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
+use super::reply::{Answers, Replies, Reply};
 use super::tool_names::ToolNames;
 use crate::collect::{Said, cut_off};
 use crate::monitor::Pulse;
@@ -44,12 +46,14 @@ pub(super) const COMMANDS: usize = 8;
 /// Room for what must be said.
 pub(super) const RESERVED: usize = 4;
 
-/// A fact for the loop. At most one of each kind per child, so the channel needs no bound.
+/// A fact for the loop. A bounded number of each kind per child, so the channel needs no bound.
 #[derive(Debug)]
 pub(super) enum Told {
     Hello,
     Violation(String),
     Finish(Verdict),
+    /// A question; the bound of open ones is the bound of these.
+    Asked(Question, Reply),
     LineClosed,
 }
 
@@ -109,6 +113,7 @@ impl ChildIo {
     pub(super) async fn run(self, tell: impl Fn(Told)) -> Box<Said> {
         let requested = Event::SpawnRequested { child: self.child, goal: self.goal };
         self.journal.event(&requested, self.clock.now()).await;
+        let (replies, answers) = Replies::new();
         let mut reader = self.reader;
         let mut line_over = self.over.clone();
         let mut intake = Intake {
@@ -121,6 +126,7 @@ impl ChildIo {
             answer: Some(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
+            replies,
             tools: ToolNames::default(),
             greeted: false,
             broken: false,
@@ -130,7 +136,7 @@ impl ChildIo {
             let pipes = read_pipes(self.output, &self.journal, self.over);
             tokio::join!(line, pipes).1
         };
-        let say = (self.commands, &*self.shared);
+        let say = (self.commands, answers, &*self.shared);
         let write = write_all(self.writer, say, &self.journal, self.clock.clone());
         let stderr = tokio::select! {
             stderr = read => stderr,
@@ -157,11 +163,11 @@ async fn read_pipes(output: Option<(OwnedFd, OwnedFd)>, journal: &Journal, over:
     ring
 }
 
-/// Says what the loop has to say, and between it what steers the agent; the task is before all of that.
+/// Says what the loop has to say, and between it answers and what steers the agent; the task is before all of that.
 /// Never ends by itself: the readers decide when it is over.
 async fn write_all(
     mut writer: LineWriter,
-    (mut commands, shared): (mpsc::Receiver<Command>, &Shared),
+    (mut commands, mut answers, shared): (mpsc::Receiver<Command>, Answers, &Shared),
     journal: &Journal,
     clock: Clock,
 ) -> Infallible {
@@ -175,13 +181,26 @@ async fn write_all(
                 }
                 frames = command.frames;
             }
-            steer = shared.next_steer() => {
-                if let Err(error) = Encoder::<ParentEnd>::default().frame(&steer, &mut frames) {
-                    tracing::error!(target: "delegate::run", %error, "a steer has no frame");
-                }
+            Some(answer) = answers.next() => {
+                push_frame(&answer, &mut frames);
+                writer.write(frames).await;
+                answers.written();
+                continue;
             }
+            steer = shared.next_steer() => push_frame(&steer, &mut frames),
         }
         writer.write(frames).await;
+    }
+}
+
+fn push_frame(message: &ParentMessage, frames: &mut Vec<u8>) {
+    let encoder = Encoder::<ParentEnd>::default();
+    let Err(error) = encoder.frame(message, frames) else { return };
+    tracing::error!(target: "delegate::run", %error, "a word to a child has no frame");
+    if let ParentMessage::Answer { number, .. } = message {
+        let answer = Answer::refused(error.to_string());
+        // A refusal is small.
+        drop(encoder.frame(&ParentMessage::Answer { number: *number, answer }, frames));
     }
 }
 
@@ -196,6 +215,7 @@ struct Intake {
     answer: Option<spill::Answer>,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
+    replies: Replies,
     tools: ToolNames,
     greeted: bool,
     /// It broke the protocol: the rest is read and dropped.
@@ -271,6 +291,13 @@ impl Intake {
                 self.shared.own_word.replace(Some(text));
                 self.shared.answered.notify_one();
             }
+            ChildMessage::Ask { .. } if !self.begun.load(Ordering::Acquire) => {
+                self.violation("it asked before it had its task".to_owned(), tell);
+            }
+            ChildMessage::Ask { number, question } => match self.replies.take_up(number) {
+                Some(reply) => tell(Told::Asked(question, reply)),
+                None => self.violation(format!("more than {QUESTIONS} questions at once"), tell),
+            },
             ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }

@@ -18,6 +18,7 @@
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
+//! | `reply` | answers to a child's questions |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -34,6 +35,7 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+mod reply;
 mod steers;
 mod tool_names;
 

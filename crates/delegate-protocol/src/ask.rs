@@ -1,0 +1,75 @@
+//! What a child asks of its parent, and what it is answered: the only messages that one side waits for.
+//!
+//! `delegate-child` asks ([`crate::ChildMessage::Ask`]), `delegate-core` answers each question once
+//! ([`crate::ParentMessage::Answer`]), in any order, when it can. Whoever ends takes its open questions along.
+
+use serde::{Deserialize, Serialize};
+
+/// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
+/// one that does not is refused.
+pub const QUESTIONS: usize = 16;
+
+/// Bytes of the reason of [`Answer::Refused`].
+pub const REASON_BYTES: usize = 4 * 1024;
+
+/// What a child wants to know, or to have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Question {
+    /// How long it may run yet. Answered by [`Answer::TimeLeft`].
+    TimeLeft,
+}
+
+/// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Not granted, and why; a sentence for people.
+    Refused {
+        /// At most [`REASON_BYTES`].
+        reason: String,
+    },
+    /// Milliseconds until its wall clock is over, by the parent's clock; `None` when it has no limit. More can be
+    /// given later, and a pause does not count.
+    TimeLeft {
+        /// Milliseconds.
+        ms: Option<u64>,
+    },
+}
+
+impl Question {
+    /// What is asked, for logs: the name of the variant.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::TimeLeft => "TimeLeft",
+        }
+    }
+}
+
+impl Answer {
+    /// A refusal, cut to its bound.
+    #[must_use]
+    pub fn refused(reason: impl Into<String>) -> Self {
+        let mut reason = reason.into();
+        if reason.len() > REASON_BYTES {
+            let mut cut = REASON_BYTES;
+            while !reason.is_char_boundary(cut) {
+                cut -= 1;
+            }
+            reason.truncate(cut);
+        }
+        Self::Refused { reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_cut_between_characters() {
+        let Answer::Refused { reason } = Answer::refused("é".repeat(REASON_BYTES)) else {
+            panic!("another answer");
+        };
+        assert!(reason.len() <= REASON_BYTES && reason.chars().all(|letter| letter == 'é'));
+    }
+}
