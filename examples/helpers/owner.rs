@@ -2,7 +2,7 @@
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
-//! `heartbeat_ms`, `worker_command`. Its agents
+//! `heartbeat_ms`, `worker_command`, `depth`. Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -55,6 +55,8 @@ struct Job {
     inactivity_seconds: Option<u64>,
     #[serde(default)]
     worker_command: Option<Vec<String>>,
+    #[serde(default)]
+    depth: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -78,6 +80,7 @@ impl Job {
         let mut settings = Settings {
             max_concurrent_children: self.places,
             worker_command: self.worker_command.clone(),
+            max_spawn_depth: self.depth.unwrap_or(1),
             child_inactivity: self.inactivity_seconds.map(Duration::from_secs),
             ..Settings::default()
         };

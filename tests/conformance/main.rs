@@ -37,6 +37,7 @@ mod seen;
 mod spec;
 mod status;
 mod submit;
+mod trees;
 mod wire;
 mod wire_flood;
 mod wire_start;
@@ -50,6 +51,7 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || trees::Knots,
     || routing_parity::Probe,
     results::Pupil::default
 );

@@ -108,7 +108,7 @@ impl AskError {
     pub(crate) fn of(answer: Answer) -> Self {
         match answer {
             Answer::Refused { reason } => Self::Refused(reason),
-            Answer::TimeLeft { .. } => {
+            Answer::TimeLeft { .. } | Answer::Delegated(_) | Answer::Told(_) | Answer::Stopping => {
                 Self::Refused("the parent has answered another question".to_owned())
             }
         }

@@ -86,6 +86,16 @@ impl Asks {
         }
     }
 
+    /// Nobody waits for its answer.
+    pub(crate) fn forget(&self, number: u64) {
+        let mut state = self.state();
+        match state.open.get_mut(&number) {
+            Some(open @ Open::Waited) => *open = Open::Left,
+            Some(Open::Answered(_)) => drop(state.open.remove(&number)),
+            Some(Open::Left) | None => {}
+        }
+    }
+
     /// The next question to be sent.
     pub(crate) fn take_unsent(&self) -> Option<(u64, Question)> {
         self.state().unsent.pop_front()

@@ -86,6 +86,14 @@ impl Desk {
         asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
     }
 
+    /// Asks the parent, and does not wait for the answer.
+    pub(crate) fn say(&self, question: Question) {
+        if let Some(number) = self.mail.asks.ask(question, &self.token, Until::ParentGone) {
+            self.mail.asks.forget(number);
+            self.outbox.poke();
+        }
+    }
+
     pub(crate) fn parent_is_gone(&self) -> bool {
         self.token.raised() == Some(Reason::ParentGone)
     }
@@ -401,6 +409,11 @@ impl Session {
             Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
             other => Err(AskError::of(other)),
         }
+    }
+
+    /// What it shares with the writer of its line.
+    pub(crate) const fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     /// Asks the parent, and waits for the answer.

@@ -1,14 +1,15 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
 mod batch;
+mod nest;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use delegate_child::Registry;
-use delegate_protocol::{RunId, Value};
+use delegate_protocol::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -18,17 +19,19 @@ use self::batch::Beginning;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{Operator, Server};
 use crate::launch::exec::WorkerProgram;
-use crate::launch::{self, Launcher, Records, program};
+use crate::launch::{Records, program};
 use crate::plan::{
     self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
 };
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
-use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
-use crate::run::live::{Live, LiveRun};
+use crate::run::live::Live;
+use crate::run::nest::{Assembled, Kin, Nested};
+use crate::run::outlet::Outlet;
 use crate::run::{ManualClock, Run};
 use crate::store::Store;
+use crate::tree::Caps;
 
 /// Threads for what blocks: launches, and answers that go to disk.
 const BLOCKING_THREADS: usize = 16;
@@ -335,7 +338,17 @@ impl Delegator {
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
-        let inner = &self.inner;
+        self.inner.with_means(parent, plan)
+    }
+}
+
+impl Inner {
+    fn with_means(
+        &self,
+        parent: Option<&Parent>,
+        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
+    ) -> Result<Plan, StartError> {
+        let inner = self;
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
@@ -347,63 +360,35 @@ impl Delegator {
             builder: inner.builder.as_ref(),
         })
     }
+}
 
+impl Delegator {
     fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
         self.check_process()?;
-        check_containment(plan.settings.containment)?;
         let inner = &self.inner;
-        if inner.live.is_paused() {
-            return Err(StartError::Paused);
-        }
-        let Beginning { title, listener, session, branch } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
-        let places = plan.settings.max_concurrent_children as usize;
-        launch::make_room(plan.isolation, plan.tasks.len().min(places));
-        let launcher = match plan.isolation {
-            delegate_protocol::Isolation::Thread => {
-                let owner = program::owner().map(|owner| inner.records.kept_by(owner));
-                Launcher::Thread(inner.registry.clone(), owner)
-            }
-            delegate_protocol::Isolation::Process => {
-                Launcher::Exec(inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
-            }
+        let branch = beginning.branch.clone().unwrap_or_default();
+        let tree = branch.tree(Caps::of(&plan.settings));
+        let delivery = Arc::new(Delivery::default());
+        let nested = Nested {
+            nest: Arc::<Inner>::clone(inner),
+            kin: Kin { tree, subtree: None, above: None },
+            outlet: Outlet::root(Arc::clone(&delivery)),
+            listener: beginning.listener,
+            session: beginning.session,
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
-        let (delivery, control) =
-            (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
-        if let Some(branch) = branch {
-            branch.attach(&control);
-        }
-        let listed = inner.live.add(LiveRun {
-            id: run,
-            title: title.clone(),
-            session,
-            started: SystemTime::now(),
-            plan: Arc::clone(&plan),
-            control: Arc::clone(&control),
-        });
-        let (sender, report) = oneshot::channel();
-        let batch = BatchLoop {
-            _listed: listed,
-            run,
-            title,
-            plan: Arc::clone(&plan),
-            launcher,
-            records: inner.records.clone(),
-            store: inner.store.clone(),
-            delivery: Arc::clone(&delivery),
-            control: Arc::clone(&control),
-            listener,
-            clock: inner.clock.clone(),
-        };
-        inner.batches.send((batch, sender)).map_err(|_| StartError::System {
+        let Assembled { batch, control, report, reported } =
+            inner.assemble_titled(plan, nested, beginning.title)?;
+        branch.attach(&control);
+        let (plan, run) = (Arc::clone(&batch.plan), batch.run);
+        inner.batches.send((batch, report)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), report))
+        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), reported))
     }
 }
 

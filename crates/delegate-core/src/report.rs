@@ -2,43 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Deref;
 use std::time::Duration;
 
-use delegate_child::Agent;
+pub use delegate_child::Outcome;
 use delegate_protocol::event::seconds;
-use delegate_protocol::outcome::{AnswerError, ExitReason, Isolation, Tokens};
+use delegate_protocol::outcome::{ExitReason, Isolation, Tokens};
 use delegate_protocol::{RunId, Status};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use crate::collect::cost::Spending;
 use crate::store::Store;
-
-/// The outcome of one task. Derefs to its entry ([`delegate_protocol::Outcome`]).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome(pub(crate) delegate_protocol::Outcome);
-
-impl Outcome {
-    /// The typed answer of an agent.
-    ///
-    /// # Errors
-    /// When the task did not complete, or the answer is of another type.
-    pub fn answer<A: Agent>(&self) -> Result<A::Answer, AnswerError> {
-        self.0.parse_answer()
-    }
-
-    /// The entry.
-    #[must_use]
-    pub fn into_entry(self) -> delegate_protocol::Outcome {
-        self.0
-    }
-}
-
-impl Deref for Outcome {
-    type Target = delegate_protocol::Outcome;
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
 
 /// Something that could not be ended: a process that waits in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -84,6 +57,10 @@ pub struct Ending {
     pub warnings: Vec<String>,
     /// From start to end.
     pub total_duration: Duration,
+    /// What its children spent, and those below them.
+    pub spent: Spending,
+    /// Children on all levels that have an outcome.
+    pub descendants: u64,
 }
 
 /// The end of a batch.
@@ -114,7 +91,9 @@ impl Report {
     pub fn results(&self) -> impl Iterator<Item = Outcome> + '_ {
         (0..).zip(&self.ending.statuses).map(|(index, status)| {
             let read = self.store.outcome(self.ending.run_id, index);
-            Outcome(read.unwrap_or_else(|error| unreadable(index, *status, &error.to_string())))
+            Outcome::from(
+                read.unwrap_or_else(|error| unreadable(index, *status, &error.to_string())),
+            )
         })
     }
 
@@ -186,6 +165,12 @@ impl Report {
         &self.ending.warnings
     }
 
+    /// What its children have spent, on all levels, and how many they were.
+    #[must_use]
+    pub const fn spent(&self) -> (Spending, u64) {
+        (self.ending.spent, self.ending.descendants)
+    }
+
     /// From start to end.
     #[must_use]
     pub const fn total_duration(&self) -> Duration {
@@ -218,6 +203,8 @@ impl Serialize for Json<'_> {
             durable,
             warnings,
             total_duration,
+            spent: _,
+            descendants: _,
         } = &self.0.ending;
         let status = if self.0.all_completed() { "completed" } else { "failed" };
         let mut object = serializer.serialize_struct("Report", 9)?;
@@ -276,6 +263,7 @@ pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate
         last_event_age: None,
         diagnostic_path: None,
         missed_steer: None,
+        subtree: None,
         approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),
@@ -324,6 +312,8 @@ mod tests {
             durable: false,
             warnings: vec!["careful".into()],
             total_duration: Duration::from_millis(64_204),
+            spent: Spending::default(),
+            descendants: 0,
         };
         (dir, Report::new(store, ending))
     }

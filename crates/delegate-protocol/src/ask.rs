@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::delegation::{Delegated, Told, Work};
+use crate::id::RunId;
+
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
 pub const QUESTIONS: usize = 16;
@@ -17,6 +20,27 @@ pub const REASON_BYTES: usize = 4 * 1024;
 pub enum Question {
     /// How long it may run yet. Answered by [`Answer::TimeLeft`].
     TimeLeft,
+    /// That something be done by children of its own. Answered by [`Answer::Delegated`].
+    Delegate {
+        /// What.
+        work: Work,
+        /// Whether it wants to see what they do.
+        events: bool,
+    },
+    /// What came of a delegation since it asked last. Answered by [`Answer::Told`], when there is something; until
+    /// then it waits for its children, and its slot is lent to others.
+    Follow {
+        /// Which one.
+        run: RunId,
+    },
+    /// That a delegation be stopped: its children are asked to unwind, and it is told to the end. Answered by
+    /// [`Answer::Stopping`].
+    StopDelegation {
+        /// Which one.
+        run: RunId,
+        /// It does not want to know how it ends.
+        forget: bool,
+    },
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -33,6 +57,12 @@ pub enum Answer {
         /// Milliseconds.
         ms: Option<u64>,
     },
+    /// It was started.
+    Delegated(Delegated),
+    /// What came of it.
+    Told(Told),
+    /// Its children are being stopped, or there are none any more.
+    Stopping,
 }
 
 impl Question {
@@ -41,6 +71,9 @@ impl Question {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TimeLeft => "TimeLeft",
+            Self::Delegate { .. } => "Delegate",
+            Self::Follow { .. } => "Follow",
+            Self::StopDelegation { .. } => "StopDelegation",
         }
     }
 }

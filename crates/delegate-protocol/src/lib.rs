@@ -16,6 +16,7 @@
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
 //! | [`ask`] | what a child asks, and what it is answered |
+//! | [`delegation`] | what a child delegates, and what it is told of it |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
@@ -23,6 +24,7 @@
 
 pub mod ask;
 pub mod codec;
+pub mod delegation;
 pub mod envelope;
 pub mod event;
 pub mod frame;
@@ -37,6 +39,7 @@ pub mod value;
 pub mod version;
 
 pub use ask::{Answer, Question};
+pub use delegation::Order;
 pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};

@@ -285,7 +285,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path());
         let id = delegate_protocol::RunId::random();
-        let new = NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 2 };
+        let new =
+            NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 2, above: None };
         store.begin_run(new);
         store.flush(LIMIT);
         let existing = Store::open_existing(dir.path());

@@ -136,6 +136,10 @@ struct RunObject<'a> {
     counts: serde_json::Map<String, serde_json::Value>,
     started_at: f64,
     total_duration_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_run_id: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_task_index: Option<u32>,
 }
 
 impl<'a> RunObject<'a> {
@@ -149,6 +153,7 @@ impl<'a> RunObject<'a> {
             counts,
             title,
             isolation,
+            above,
             ..
         } = run;
         Self {
@@ -160,6 +165,8 @@ impl<'a> RunObject<'a> {
             counts: counts.iter().map(|(word, number)| (word.clone(), (*number).into())).collect(),
             started_at: *started_at,
             total_duration_seconds: *duration_seconds,
+            parent_run_id: above.map(|(run, _)| run),
+            parent_task_index: above.map(|(_, task)| task),
         }
     }
 }
@@ -214,6 +221,7 @@ mod tests {
             title: "a \"b\"".into(),
             isolation: "process".into(),
             process: None,
+            above: None,
         };
         let outcomes = [outcome(0, Status::Completed), outcome(1, Status::Failed)];
         let json = parsed(|to| stored_run(to, &run, outcomes.clone().into_iter()));

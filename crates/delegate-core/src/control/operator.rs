@@ -20,6 +20,12 @@ pub struct LiveRunInfo {
     pub title: String,
     /// The conversation that it belongs to.
     pub session: Option<String>,
+    /// The child whose batch it is, and that one's run; none for a run of the program itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
+    /// See there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<SubagentId>,
     /// Seconds since the epoch.
     pub started_at: f64,
     /// `process` or `thread`.
@@ -124,6 +130,8 @@ impl Operator {
                 run_id: run.id,
                 title: run.title.clone(),
                 session: run.session.clone(),
+                parent_run_id: run.above.map(|above| above.run),
+                parent_id: run.above.map(|above| above.child),
                 started_at: since.as_secs_f64(),
                 isolation: run.plan.isolation.word().to_owned(),
                 tasks: run.plan.tasks.len(),

@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`task`], [`batch_file`], `call` | tasks as a program, a YAML file or a model gives them |
-//! | [`parent`] | what the delegating agent has |
+//! | [`parent`], `nested` | what the delegating agent has; a child as one |
 //! | [`routing`], [`toolsets`] | which model, endpoint, key and tools a child gets of it |
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
@@ -25,6 +25,7 @@ mod call_tests;
 mod decide;
 pub mod error;
 pub mod goals;
+mod nested;
 pub mod parent;
 pub mod routing;
 mod session;
@@ -278,12 +279,16 @@ pub struct Means<'a> {
 /// look at the tasks.
 ///
 /// # Errors
-/// [`StartError::TooDeep`], then [`StartError::NoRoute`].
+/// [`StartError::TooDeep`], [`StartError::NoOrchestrators`], then [`StartError::NoRoute`].
 pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError> {
     let mut parent = means.parent.cloned().unwrap_or_default();
     let limit = settings.max_spawn_depth;
     if parent.depth >= limit {
         return Err(StartError::TooDeep { depth: parent.depth, limit });
+    }
+    // The root is an agent loop of its own; below it the switch holds.
+    if parent.subagent_id.is_some() && !settings.orchestrator_enabled {
+        return Err(StartError::NoOrchestrators { depth: parent.depth });
     }
     let child_depth = parent.depth + 1;
     let may = settings.orchestrator_enabled && child_depth < limit;
@@ -308,6 +313,20 @@ pub fn plan(
     means: Means<'_>,
 ) -> Result<Plan, StartError> {
     let frame = admit(settings, means)?;
+    plan_within(frame, tasks, settings, asked, means)
+}
+
+/// As [`plan`], for tasks that a child gives, and not its model: their answers go to a program, whole.
+///
+/// # Errors
+/// [`StartError`]; nothing was started.
+pub(crate) fn plan_nested(
+    tasks: &mut Vec<Task>,
+    settings: &Settings,
+    asked: Option<Isolation>,
+    means: Means<'_>,
+) -> Result<Plan, StartError> {
+    let frame = Frame { by_agent: false, ..admit(settings, means)? };
     plan_within(frame, tasks, settings, asked, means)
 }
 

@@ -7,6 +7,9 @@ mod asked;
 mod effects;
 mod list;
 mod liveness;
+mod nested;
+mod slots;
+mod wishes;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -15,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use delegate_protocol::delegation::Told as Delegated;
 use delegate_protocol::event::Complete;
 use delegate_protocol::{Isolation, RunId, Status, SubagentId, ToolCall};
 use ownership::ChildEvent as SystemEvent;
@@ -24,16 +28,20 @@ use tracing::Instrument;
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
 use super::control::{ControlState, Ended};
-use super::delivery::Delivery;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
 use super::manifest;
+use super::nest::{Kin, Nest};
+use super::outlet::Outlet;
+use super::reply::Reply;
 use crate::collect::Said;
+use crate::collect::cost::Spending;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
-use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
-use crate::plan::Plan;
+use crate::monitor::{self, CancelReason, Effect, Input, Limits, Monitor, Order, Patience};
+use crate::plan::{Plan, StartError};
 use crate::report::{Ending, LeftRunning, Report};
 use crate::store::{NewRun, Store};
+use crate::tree::{Place, Refusal, Seat};
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -52,6 +60,12 @@ enum Incoming {
     Recorded(u32, bool),
     /// What it was doing is in this file, or could not be written down.
     Diagnosed(u32, Option<PathBuf>),
+    /// What it wants to delegate, as it was decided, whether it wants the events, and whom to answer.
+    Planned(u32, Option<Box<(Result<Plan, StartError>, bool, Reply)>>),
+    /// A batch of it has ended.
+    DelegationOver(u32, RunId, Option<Box<Report>>),
+    /// What it is to be told of one.
+    Followed(u32, RunId, Option<(Delegated, Reply)>),
 }
 
 /// One child that has a place.
@@ -71,6 +85,11 @@ struct Active {
     /// It alone is paused.
     stopped: bool,
     diagnostic: Option<PathBuf>,
+    /// Its slot and its share of the budgets; `None` for one that was refused them.
+    place: Option<Place>,
+    /// Which of them it has used up.
+    over_budget: Option<String>,
+    delegations: nested::Delegations,
 }
 
 /// Everything that one batch needs.
@@ -81,10 +100,15 @@ pub(crate) struct Batch {
     pub(crate) launcher: Launcher,
     pub(crate) records: Records,
     pub(crate) store: Store,
-    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) outlet: Outlet,
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    /// For what its children delegate.
+    pub(crate) nest: Arc<dyn Nest>,
+    pub(crate) kin: Kin,
+    /// The conversation that it belongs to.
+    pub(crate) session: Option<String>,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }
@@ -104,7 +128,7 @@ impl Batch {
 /// is said in [`Loop::end`], before the report.
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.delivery.complete();
+        self.outlet.complete();
         self.control.end(None);
     }
 }
@@ -129,6 +153,20 @@ struct Loop {
     paused: bool,
     launches_held: bool,
     room: bool,
+    /// Its seat in the tree, and who tells it of a slot.
+    seat: Seat,
+    granted: Arc<Notify>,
+    /// Slots for launches that are being made.
+    places: Vec<Place>,
+    /// Launches that the tree knows it waits for.
+    asked: u32,
+    /// Why the tree lets nobody start any more.
+    refusal: Option<Refusal>,
+    /// Tasks of which was told that they were asked for.
+    requested: u32,
+    /// What children have spent that have an entry, and how many have, on all levels.
+    spent: Spending,
+    descendants: u64,
 }
 
 impl Loop {
@@ -146,10 +184,21 @@ impl Loop {
                 })
                 .ok()
         });
+        let granted = Arc::<Notify>::default();
+        let told = Arc::clone(&granted);
+        let seat = batch.kin.tree.join(batch.kin.subtree, Arc::new(move || told.notify_one()));
         Self {
+            seat,
+            granted,
+            places: Vec::new(),
+            asked: 0,
+            refusal: None,
+            requested: 0,
+            spent: Spending::default(),
+            descendants: 0,
             hooks,
             clock: Clock::start(batch.clock.clone()),
-            monitor: Monitor::new(task_count(plan), places, isolation, limits),
+            monitor: Monitor::new(task_count(plan), places, isolation, limits).granted(),
             active: HashMap::new(),
             completes: HashMap::new(),
             sender,
@@ -172,18 +221,23 @@ impl Loop {
             title: self.batch.title.clone(),
             isolation: self.batch.launcher.isolation().word().to_owned(),
             tasks: task_count(&self.batch.plan),
+            above: self.batch.kin.above.map(|above| (above.run, above.child.task_index())),
         });
         let (run_id, tasks) = (self.batch.run, task_count(&self.batch.plan));
         let line = manifest::Line::Run { run_id, tasks };
         manifest::write(&self.batch.store, run_id, self.clock.now(), &line);
         self.step(monitor::Event::Tick);
+        self.tell_more_requested();
+        self.take_slots();
         while !self.monitor.is_done() {
             self.wait().await;
-            let room = self.batch.delivery.has_room();
+            let room = self.batch.outlet.has_room();
             if std::mem::replace(&mut self.room, room) != room {
                 self.step(monitor::Event::Room(room));
             }
             self.tick();
+            self.tell_more_requested();
+            self.take_slots();
         }
         self.end().await
     }
@@ -207,11 +261,12 @@ impl Loop {
     async fn wait(&mut self) {
         let (deadline, clock) = (self.monitor.next_deadline(), self.clock.clone());
         let control = Arc::clone(&self.batch.control);
-        let eased = Arc::clone(&self.batch.delivery.eased);
+        let (eased, granted) = (self.batch.outlet.eased(), Arc::clone(&self.granted));
         tokio::select! {
             Some(fact) = self.incoming.recv() => self.take(fact),
             () = control.changed() => self.obey(),
             () = eased.notified() => {}
+            () = granted.notified() => {}
             () = clock.sleep_until(deadline) => {}
         }
     }
@@ -257,6 +312,8 @@ impl Loop {
             Incoming::Told(index, Told::Finish(verdict)) => {
                 // Accept and close are one order: what was accepted before this is taken, or missed.
                 self.batch.control.close(index);
+                // What it did not wait for ends with it.
+                self.stop_below(index, CancelReason::Interrupt);
                 self.child_step(index, Input::Finish(verdict));
                 tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
             }
@@ -271,6 +328,12 @@ impl Loop {
                 }
                 self.child_step(index, Input::Diagnosed);
             }
+            Incoming::Told(index, Told::OverBudget(refusal)) => self.over_budget(index, refusal),
+            Incoming::Planned(index, planned) => self.planned(index, planned),
+            Incoming::DelegationOver(index, run, report) => {
+                self.delegation_over(index, run, report);
+            }
+            Incoming::Followed(index, run, told) => self.followed(index, run, told),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
                 self.child_step(index, Input::Recorded(durable));
@@ -292,6 +355,9 @@ impl Loop {
         let goes_on = self.batch.launcher.isolation() == Isolation::Thread;
         if !goes_on || !matches!(input, Input::Emptied(_)) {
             self.over(index);
+            let finished = self.monitor.facts(index).is_some_and(|facts| facts.verdict.is_some());
+            let reason = if finished { CancelReason::Interrupt } else { CancelReason::Kill };
+            self.stop_below(index, reason);
         }
         tracing::debug!(target: "delegate::run", task = index, ?input, "its process");
         self.child_step(index, input);
@@ -314,63 +380,6 @@ impl Loop {
         }
     }
 
-    fn obey(&mut self) {
-        let wanted = self.batch.control.take();
-        if wanted.suspended != self.paused {
-            self.paused = wanted.suspended;
-            // What was done before the pause is not taken for something in it.
-            for index in self.monitor.active().collect::<Vec<_>>() {
-                self.look_at(index);
-            }
-            let handles = self.active.values().filter(|active| !active.stopped);
-            let handles = handles.filter_map(|active| active.handle.as_ref());
-            if self.paused {
-                handles.for_each(Handle::pause);
-                self.step(monitor::Event::Pause);
-            } else {
-                handles.for_each(Handle::resume);
-                self.step(monitor::Event::Resume);
-            }
-        }
-        if let Some(reason) = wanted.all {
-            self.step(monitor::Event::CancelAll(reason));
-        }
-        for (child, by) in wanted.extensions {
-            if let Some(index) = self.index_of(child) {
-                self.look_at(index);
-                self.step(monitor::Event::Extend(index, by));
-            }
-        }
-        if wanted.launches_held != self.launches_held {
-            self.launches_held = wanted.launches_held;
-            self.step(monitor::Event::Launches(!wanted.launches_held));
-        }
-        for index in self.batch.control.unsent() {
-            self.steer(index);
-        }
-        for (child, held) in wanted.holds {
-            if let Some(index) = self.index_of(child) {
-                self.hold(index, held);
-            }
-        }
-        for (child, reason) in wanted.stops {
-            if let Some(index) = self.index_of(child) {
-                self.step(monitor::Event::Cancel(index, reason));
-            }
-        }
-        for question in self.batch.control.questions() {
-            // Who asked may be gone.
-            drop(question.send(self.list()));
-        }
-        self.batch.control.applied();
-    }
-
-    fn index_of(&self, child: SubagentId) -> Option<u32> {
-        let (index, plan) = (child.task_index(), &self.batch.plan);
-        let known = (index as usize) < plan.tasks.len();
-        (known && plan.subagent_id(index as usize) == child).then_some(index)
-    }
-
     /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all; longer only
     /// while somebody who was left over is being ended.
     async fn settle_records(&self) {
@@ -389,14 +398,15 @@ impl Loop {
         let all = self.statuses.iter().all(|status| *status == Status::Completed);
         let total = self.clock.now();
         let store = self.batch.store.clone();
+        let below = self.batch.kin.above.is_some();
         store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
         let flushed = store.clone();
         // The threads for what blocks may all hang in launches.
         let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
-        if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
+        if !below && tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
             tracing::warn!(target: "delegate::run", "the last lines may be missing");
         }
-        self.batch.delivery.complete();
+        self.batch.outlet.complete();
         self.batch.control.end(Some(Ended {
             all_completed: all,
             verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
@@ -408,9 +418,12 @@ impl Loop {
         {
             self.warnings.push("a callback of the delegating program does not return".to_owned());
         }
-        self.settle_records().await;
-        self.batch.records.warn(&store);
-        let warnings = std::iter::from_fn(|| store.take_warning());
+        // Those of a child's batch are the root's to tell.
+        if !below {
+            self.settle_records().await;
+            self.batch.records.warn(&store);
+        }
+        let warnings = std::iter::from_fn(|| if below { None } else { store.take_warning() });
         let ending = Ending {
             run_id: self.batch.run,
             warnings: self
@@ -425,6 +438,8 @@ impl Loop {
             left_running: self.left_running,
             durable: self.durable && !store.is_misplaced(),
             total_duration: total,
+            spent: self.spent,
+            descendants: self.descendants,
         };
         Report::new(store, ending)
     }

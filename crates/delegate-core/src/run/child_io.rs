@@ -23,14 +23,15 @@ use tokio::sync::{Notify, mpsc};
 
 use super::clock::Clock;
 use super::control::ControlState;
-use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
+use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
 use super::tool_names::ToolNames;
 use crate::collect::{Said, cut_off};
 use crate::monitor::Pulse;
 use crate::store::{Log, spill};
+use crate::tree::{Account, Refusal};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
 const STDERR_RING: usize = 64 * 1024;
@@ -52,6 +53,8 @@ pub(super) enum Told {
     Hello,
     Violation(String),
     Finish(Verdict),
+    /// It has reached a limit of what may be spent; told once.
+    OverBudget(Refusal),
     /// A question; the bound of open ones is the bound of these.
     Asked(Question, Reply),
     LineClosed,
@@ -68,7 +71,8 @@ pub(super) struct Command {
 /// What one child's I/O needs.
 pub(super) struct ChildIo {
     pub(super) child: SubagentId,
-    pub(super) goal: String,
+    /// That it was asked for.
+    pub(super) requested: Event,
     pub(super) reader: LineReader,
     pub(super) writer: LineWriter,
     /// Standard output and error of a process.
@@ -77,12 +81,14 @@ pub(super) struct ChildIo {
     pub(super) over: Over,
     /// Whether the child was given its task: before that it has nothing to say.
     pub(super) begun: Arc<AtomicBool>,
-    pub(super) delivery: Arc<Delivery>,
+    pub(super) outlet: Outlet,
     pub(super) journal: Journal,
     pub(super) answer: spill::Answer,
     pub(super) clock: Clock,
     pub(super) shared: Rc<Shared>,
     pub(super) control: Arc<ControlState>,
+    /// Where its spending is counted.
+    pub(super) account: Option<Account>,
 }
 
 /// What the loop may look at while a child runs.
@@ -111,21 +117,21 @@ impl Shared {
 impl ChildIo {
     /// Runs to the end and gives what there was.
     pub(super) async fn run(self, tell: impl Fn(Told)) -> Box<Said> {
-        let requested = Event::SpawnRequested { child: self.child, goal: self.goal };
-        self.journal.event(&requested, self.clock.now()).await;
+        self.journal.event(&self.requested, self.clock.now()).await;
         let (replies, answers) = Replies::new();
         let mut reader = self.reader;
         let mut line_over = self.over.clone();
         let mut intake = Intake {
             child: self.child,
             begun: self.begun,
-            delivery: self.delivery,
+            outlet: self.outlet,
             journal: self.journal.clone(),
             clock: self.clock.clone(),
             said: Said::default(),
             answer: Some(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
+            account: self.account,
             replies,
             tools: ToolNames::default(),
             greeted: false,
@@ -207,7 +213,7 @@ fn push_frame(message: &ParentMessage, frames: &mut Vec<u8>) {
 struct Intake {
     child: SubagentId,
     begun: Arc<AtomicBool>,
-    delivery: Arc<Delivery>,
+    outlet: Outlet,
     journal: Journal,
     clock: Clock,
     said: Said,
@@ -215,6 +221,7 @@ struct Intake {
     answer: Option<spill::Answer>,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
+    account: Option<Account>,
     replies: Replies,
     tools: ToolNames,
     greeted: bool,
@@ -240,7 +247,7 @@ impl Intake {
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
-            self.delivery.tell();
+            self.outlet.tell();
         }
         if self.said.finish.is_none() && !*over.borrow() {
             tell(Told::LineClosed);
@@ -282,7 +289,10 @@ impl Intake {
             ChildMessage::Event(_) if !self.begun.load(Ordering::Acquire) => {
                 self.violation("it sent an event before it had its task".to_owned(), tell);
             }
-            ChildMessage::Event(event) => self.event(event).await,
+            ChildMessage::Event(event) => {
+                self.spend(&event, tell);
+                self.event(event).await;
+            }
             ChildMessage::Beat(beat) => {
                 self.said.spent.beat(&beat);
                 self.shared.pulse.borrow_mut().beat(bounded(beat), self.clock.now());
@@ -311,6 +321,18 @@ impl Intake {
         match version::check(hello) {
             Ok(()) => tell(Told::Hello),
             Err(mismatch) => self.violation(mismatch.to_string(), tell),
+        }
+    }
+
+    /// Counts what a call cost, before it is told to anybody.
+    fn spend(&mut self, event: &ChildEvent, tell: &impl Fn(Told)) {
+        if let ChildEvent::Note(Note::Call { tokens, cost_usd, .. }) = event
+            && let Some(account) = &self.account
+            && let Some(refusal) = account.spend(*tokens, *cost_usd)
+        {
+            tell(Told::OverBudget(refusal));
+            // Told once, and counted on.
+            self.account = self.account.take().map(Account::quiet);
         }
     }
 
@@ -345,14 +367,14 @@ impl Intake {
 
     async fn pass_on(&mut self, event: Event) {
         self.journal.event(&event, self.clock.now()).await;
-        self.delivery.send(event).await;
+        self.outlet.send(event).await;
     }
 
     /// Whatever ended it: the tools that were not told in a line yet.
     async fn flush_tools(&mut self) {
         if let Some(summary) = self.tools.flush() {
             self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
-            self.delivery.tell();
+            self.outlet.tell();
         }
     }
 

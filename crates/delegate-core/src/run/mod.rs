@@ -19,6 +19,7 @@
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
 //! | `reply` | answers to a child's questions |
+//! | `nest`, `outlet` | batches of children: how they are started, and whom their events reach |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -35,11 +36,13 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+pub(crate) mod nest;
+pub(crate) mod outlet;
 mod reply;
 mod steers;
 mod tool_names;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -54,7 +57,7 @@ pub use self::branch::Branch;
 pub use self::clock::ManualClock;
 pub use self::control::Ended;
 pub use self::hooks::{Listener, Sign, Stopped};
-pub use self::live::{List, LiveChild};
+pub use self::live::{List, LiveChild, WaitingTask};
 pub use self::steers::SteerError;
 use tokio::sync::oneshot;
 
@@ -81,6 +84,8 @@ pub struct Run {
     requested: usize,
     /// Who runs, and the tools that each has started; for [`Run::next_relayed`].
     relaying: HashMap<SubagentId, (Identity, u64)>,
+    /// Children of children, as far as they were announced here and are not long over.
+    descendants: Descendants,
     delivery: Arc<Delivery>,
     control: Arc<ControlState>,
     store: Store,
@@ -102,6 +107,7 @@ impl Run {
             plan,
             requested: 0,
             relaying: HashMap::new(),
+            descendants: Descendants::default(),
             delivery,
             control,
             store,
@@ -122,10 +128,12 @@ impl Run {
     }
 
     /// The whole outcome of a child, once its `Complete` was seen: outcomes as they come, instead of
-    /// [`Report::results`] at the end. `None` before that.
+    /// [`Report::results`] at the end. `None` before that. Also of a child of a child, of those the latest
+    /// 1,024 that were seen to end.
     #[must_use]
     pub fn outcome(&self, child: SubagentId) -> Option<Outcome> {
-        self.store.outcome(self.id, child.task_index()).ok().map(Outcome)
+        let run = self.descendants.run_of(child).unwrap_or(self.id);
+        self.store.outcome(run, child.task_index()).ok().map(Outcome::from)
     }
 
     /// A handle for another thread, a signal handler or a UI.
@@ -134,12 +142,21 @@ impl Run {
         Control { state: Arc::clone(&self.control), plan: Arc::clone(&self.plan) }
     }
 
-    /// The next event; `None` after the last child's `Complete`.
+    /// Who a child of a child is, from its `SpawnRequested` to its `Complete`.
+    #[must_use]
+    pub fn identity(&self, child: SubagentId) -> Option<&Identity> {
+        self.descendants.running.get(&child).map(|identity| &**identity)
+    }
+
+    /// The next event; `None` after the last child's `Complete`. Children of children are among them; each is
+    /// introduced by the `identity` of its `SpawnRequested`.
     pub async fn next(&mut self) -> Option<Event> {
         if let Some(event) = self.next_requested() {
             return Some(event);
         }
-        self.delivery.next().await
+        let event = self.delivery.next().await?;
+        self.descendants.see(&event);
+        Some(event)
     }
 
     /// As [`Run::next`], with who it is about and how many tools that child has started (those that came
@@ -147,6 +164,11 @@ impl Run {
     pub async fn next_relayed(&mut self) -> Option<Relayed> {
         let event = self.next().await?;
         let child = event.child();
+        if let Some(identity) = self.identity(child) {
+            // Counted in the same place as the others; who it is was told.
+            let identity = identity.clone();
+            self.relaying.entry(child).or_insert((identity, 0));
+        }
         let (identity, tool_count) = self
             .relaying
             .entry(child)
@@ -173,7 +195,7 @@ impl Run {
         let task = self.plan.tasks.get(self.requested)?;
         let child = self.plan.subagent_id(self.requested);
         self.requested += 1;
-        Some(Event::SpawnRequested { child, goal: task.goal().to_owned() })
+        Some(Event::SpawnRequested { child, goal: task.goal().to_owned(), identity: None })
     }
 
     /// Ends the delivery of events and waits for every outcome.
@@ -192,6 +214,46 @@ impl Run {
     /// Blocking twin of [`Run::finish`].
     pub fn finish_blocking(self) -> Report {
         block_on(self.finish())
+    }
+}
+
+/// Ended children of children whose outcomes can still be asked for.
+const ENDED: usize = 1024;
+
+/// Children of children that a consumer has heard of.
+#[derive(Default)]
+struct Descendants {
+    running: HashMap<SubagentId, Box<Identity>>,
+    ended: VecDeque<(SubagentId, RunId)>,
+}
+
+impl Descendants {
+    fn see(&mut self, event: &Event) {
+        match event {
+            Event::SpawnRequested { child, identity: Some(identity), .. } => {
+                self.running.insert(*child, identity.clone());
+            }
+            Event::Complete { child, .. } => {
+                if let Some(run) = self.running.remove(child).and_then(|identity| identity.run_id) {
+                    if self.ended.len() == ENDED {
+                        self.ended.pop_front();
+                    }
+                    self.ended.push_back((*child, run));
+                }
+            }
+            Event::SpawnRequested { .. }
+            | Event::Start { .. }
+            | Event::Thinking { .. }
+            | Event::Tool { .. }
+            | Event::Progress { .. }
+            | Event::Text { .. }
+            | Event::Warning { .. } => {}
+        }
+    }
+
+    fn run_of(&self, child: SubagentId) -> Option<RunId> {
+        let ended = self.ended.iter().rev().find(|(known, _)| *known == child);
+        ended.map(|(_, run)| *run)
     }
 }
 

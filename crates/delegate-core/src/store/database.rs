@@ -11,7 +11,7 @@ use delegate_protocol::{Outcome, RunId};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use super::owner::Owner;
-use super::place;
+use super::{lineage, place};
 
 /// Name of the file in the state directory.
 pub(super) const FILE_NAME: &str = "runs.sqlite";
@@ -66,6 +66,7 @@ pub(super) struct RunRow {
     pub(super) tasks: u32,
     pub(super) status: String,
     pub(super) duration_seconds: Option<f64>,
+    pub(super) above: Option<(RunId, u32)>,
 }
 
 /// The writing connection.
@@ -252,6 +253,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
     if version == 0 {
         transaction.execute_batch(SCHEMA)?;
     }
+    lineage::prepare(&transaction)?;
     // Touches the roots of both tables, where damage is most often seen.
     for table in ["runs", "results"] {
         transaction.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
@@ -266,7 +268,8 @@ pub(super) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
 }
 
 fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<()> {
-    let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds } = row;
+    let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds, above } =
+        row;
     let mut statement = transaction.prepare_cached(
         "INSERT INTO runs (id, started_at, owner_pid, owner_start, owner_boot, title, isolation,
              tasks, status, duration_seconds)
@@ -288,7 +291,7 @@ fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<(
         status,
         duration_seconds
     ])?;
-    Ok(())
+    above.map_or(Ok(()), |above| lineage::put(transaction, *id, above))
 }
 
 fn insert_outcome(

@@ -8,6 +8,7 @@
 mod database;
 mod files;
 mod inbox;
+mod lineage;
 mod memory;
 mod owner;
 mod place;
@@ -189,7 +190,7 @@ impl Store {
 
     /// Records a run as this process's. Returns at once.
     pub fn begin_run(&self, run: NewRun) {
-        let NewRun { id, title, isolation, tasks } = run;
+        let NewRun { id, title, isolation, tasks, above } = run;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let row = RunRow {
             id,
@@ -200,6 +201,7 @@ impl Store {
             tasks,
             status: "running".into(),
             duration_seconds: None,
+            above,
         };
         if let Err(Record::Begin(row)) = self.inner.inbox.push(Record::Begin(Box::new(row))) {
             self.inner.shared.keep_run(*row);
@@ -308,7 +310,7 @@ impl Store {
         reader::find(text, |prefix, limit| self.matching(prefix, limit), |run| self.short_id(run))
     }
 
-    /// Runs, newest first.
+    /// Runs, newest first; without those that children have delegated.
     ///
     /// # Errors
     /// When the database cannot be read.

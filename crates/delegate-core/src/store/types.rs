@@ -52,19 +52,41 @@ pub struct RunRecord {
     pub title: String,
     /// `process` or `thread`.
     pub isolation: String,
+    /// The run and the task whose child has delegated it; `None` for one that a program started.
+    pub above: Option<(RunId, u32)>,
     /// Number and start time (clock ticks since boot) of the process that began it, where they are known.
     pub process: Option<(u32, u64)>,
 }
 
 impl RunRecord {
     pub(super) fn from_row(row: RunRow) -> Self {
-        let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds } =
-            row;
+        let RunRow {
+            id,
+            started_at,
+            owner,
+            title,
+            isolation,
+            tasks,
+            status,
+            duration_seconds,
+            above,
+        } = row;
         let lost = status == "running" && owner.is_gone();
         let status = if lost { "unknown".to_owned() } else { status };
         let counts = Vec::new();
         let process = owner.start.map(|start| (owner.pid, start));
-        Self { id, started_at, duration_seconds, status, tasks, counts, title, isolation, process }
+        Self {
+            id,
+            started_at,
+            duration_seconds,
+            status,
+            tasks,
+            counts,
+            title,
+            isolation,
+            above,
+            process,
+        }
     }
 
     pub(super) fn count(&mut self, status: &str, more: u32) {
@@ -113,6 +135,8 @@ pub struct NewRun {
     pub isolation: String,
     /// Tasks in the batch.
     pub tasks: u32,
+    /// The run and the task whose child has delegated it.
+    pub above: Option<(RunId, u32)>,
 }
 
 /// A line of events that found no room, given back.

@@ -86,7 +86,7 @@ impl Seat {
     pub fn take(&self, launches: u32) -> Vec<Place> {
         self.tree.wake(|accounts| accounts.ask(self.id, launches));
         let places = self.tree.lock().accounts.collect(self.id);
-        let place = |id| Place { account: Account { tree: self.tree.clone(), id } };
+        let place = |id| Place { account: Account { tree: self.tree.clone(), id, quiet: false } };
         places.into_iter().map(place).collect()
     }
 
@@ -125,20 +125,20 @@ impl Place {
 
     /// The child waits for its own children.
     pub fn lend(&self) {
-        let Account { tree, id } = &self.account;
+        let Account { tree, id, .. } = &self.account;
         tree.wake(|accounts| accounts.lend(*id));
     }
 
     /// It goes on.
     pub fn back(&self) {
-        let Account { tree, id } = &self.account;
+        let Account { tree, id, .. } = &self.account;
         tree.lock().accounts.back(*id);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Account { tree, id } = &self.account;
+        let Account { tree, id, .. } = &self.account;
         tree.wake(|accounts| accounts.end(*id));
     }
 }
@@ -148,6 +148,7 @@ impl Drop for Place {
 pub struct Account {
     tree: Tree,
     id: PlaceId,
+    quiet: bool,
 }
 
 impl Account {
@@ -156,7 +157,13 @@ impl Account {
     pub fn spend(&self, tokens: Tokens, cost_usd: Option<f64>) -> Option<Refusal> {
         let tokens = tokens.input.saturating_add(tokens.output);
         let money = cost_usd.map_or(0, nanos);
-        self.tree.lock().accounts.spend(self.id, tokens, money)
+        self.tree.lock().accounts.spend(self.id, tokens, money).filter(|_| !self.quiet)
+    }
+
+    /// The same, and it says of no limit any more.
+    #[must_use]
+    pub fn quiet(self) -> Self {
+        Self { quiet: true, ..self }
     }
 
     /// It has spent so much in all, by its last word. Counts where that is more than was told.

@@ -47,6 +47,7 @@ fn outcome(task_index: u32, summary: &str) -> Outcome {
         last_event_age: None,
         diagnostic_path: None,
         missed_steer: None,
+        subtree: None,
         approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),
@@ -71,7 +72,7 @@ fn run(id: u128) -> RunId {
 }
 
 fn new_run(id: RunId) -> NewRun {
-    NewRun { id, title: "a title".into(), isolation: "process".into(), tasks: 3 }
+    NewRun { id, title: "a title".into(), isolation: "process".into(), tasks: 3, above: None }
 }
 
 /// Stores an outcome and waits for its acknowledgement.
