@@ -59,7 +59,9 @@
 pub mod blocking;
 mod workers;
 
-pub use delegate_child::{Agent, AskError, Failure, Interrupted, LongText, Registry, Session};
+pub use delegate_child::{
+    Agent, AskError, Delegation, Failure, Interrupted, LongText, Registry, Session,
+};
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
@@ -68,6 +70,7 @@ pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
 pub use delegate_core::run::{
     Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
+    WaitingTask,
 };
 pub use delegate_core::store;
 pub use delegate_protocol::envelope::{Identity, Relayed};

@@ -38,4 +38,5 @@ mod sight;
 mod signals;
 mod stock;
 mod terminal;
+mod trees;
 mod trust;

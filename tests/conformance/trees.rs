@@ -729,6 +729,36 @@ fn a_pause_of_the_root_holds_every_level() {
     }
 }
 
+/// Ctrl-Z: when it has settled, the processes of every level stand still.
+#[test]
+fn a_suspended_root_stops_the_processes_of_every_level() {
+    let rig = rig_with(Isolation::Process, settings(3));
+    let deep = knot("deep", [Do::UntilStopped]);
+    let task = knot("top", [Do::Delegate(vec![knot("mid", [Do::Delegate(vec![deep])])])]).task();
+    let mut run = rig.delegator.batch([task]).start().unwrap();
+    let mut pids = Vec::new();
+    while pids.len() < 3 {
+        if let Event::Start { pid, .. } = run.events().next().unwrap() {
+            pids.extend(pid.and_then(crate::support::Identity::of));
+        }
+    }
+    let control = run.control();
+    control.suspend();
+    assert!(control.settle(LIMIT));
+    for process in &pids {
+        wait_for("it stands still", || (process.state() == Some('T')).then_some(()));
+    }
+    control.resume();
+    assert!(control.settle(LIMIT));
+    for process in &pids {
+        wait_for("it goes on", || (process.state() != Some('T')).then_some(()));
+    }
+    until_up(&mut run, 1);
+    control.interrupt();
+    let (ends, _) = statuses(run);
+    assert!(ends.values().all(|status| *status == Status::Interrupted) && ends.len() == 3);
+}
+
 #[test]
 fn a_paused_delegator_refuses_what_a_child_delegates() {
     for isolation in BOTH {

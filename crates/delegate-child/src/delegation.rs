@@ -74,18 +74,19 @@ impl Session {
     }
 
     fn start(&self, work: Work, events: bool) -> Result<Delegation, AskError> {
-        match self.ask(Question::Delegate { work, events }, Until::Interrupt)? {
-            Answer::Delegated(Delegated { run, tasks }) => Ok(Delegation {
-                run,
-                tasks,
-                desk: Arc::clone(self.desk()),
-                events: VecDeque::new(),
-                summary: String::new(),
-                outcomes: Vec::new(),
-                over: false,
-            }),
-            other => Err(AskError::of(other)),
-        }
+        let answer = self.ask(Question::Delegate { work, events }, Until::Interrupt)?;
+        let Answer::Delegated(Delegated { run, tasks }) = answer else {
+            return Err(AskError::of(answer));
+        };
+        Ok(Delegation {
+            run,
+            tasks,
+            desk: Arc::clone(self.desk()),
+            events: VecDeque::new(),
+            summary: String::new(),
+            outcomes: Vec::new(),
+            over: false,
+        })
     }
 }
 
@@ -161,18 +162,19 @@ impl Delegation {
         // One that unwinds may want what its children had.
         let interrupted = self.desk.token.is_raised();
         let until = if interrupted { Until::ParentGone } else { Until::Interrupt };
-        match self.desk.ask(Question::Follow { run: self.run }, until)? {
-            Answer::Told(Told::Events(events)) => self.events.extend(events),
-            Answer::Told(Told::Summary(piece)) => self.summary.push_str(&piece),
-            Answer::Told(Told::Outcome(mut outcome)) => {
+        let answer = self.desk.ask(Question::Follow { run: self.run }, until)?;
+        let Answer::Told(told) = answer else { return Err(AskError::of(answer)) };
+        match told {
+            Told::Events(events) => self.events.extend(events),
+            Told::Summary(piece) => self.summary.push_str(&piece),
+            Told::Outcome(mut outcome) => {
                 let head = std::mem::take(&mut self.summary);
                 if !head.is_empty() {
                     outcome.summary = Some(head);
                 }
                 self.outcomes.push((*outcome).into());
             }
-            Answer::Told(Told::Over) => self.over = true,
-            other => return Err(AskError::of(other)),
+            Told::Over => self.over = true,
         }
         Ok(())
     }

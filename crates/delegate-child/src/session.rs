@@ -405,10 +405,9 @@ impl Session {
     pub fn time_left(&self) -> Result<Option<Duration>, AskError> {
         // One that unwinds may want to know, too.
         let until = if self.is_interrupted() { Until::ParentGone } else { Until::Interrupt };
-        match self.ask(Question::TimeLeft, until)? {
-            Answer::TimeLeft { ms } => Ok(ms.map(Duration::from_millis)),
-            other => Err(AskError::of(other)),
-        }
+        let answer = self.ask(Question::TimeLeft, until)?;
+        let Answer::TimeLeft { ms } = answer else { return Err(AskError::of(answer)) };
+        Ok(ms.map(Duration::from_millis))
     }
 
     /// What it shares with the writer of its line.

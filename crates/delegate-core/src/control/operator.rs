@@ -98,7 +98,11 @@ impl Operator {
         }
         let (run, child) = id.split_once('/').map_or((id, None), |(run, child)| (run, Some(child)));
         let run = match run {
-            "latest" | "-" => runs.last().cloned().ok_or_else(not_found)?,
+            // What a child has delegated is no run that somebody has just started.
+            "latest" | "-" => {
+                let last = runs.iter().rfind(|run| run.above.is_none());
+                last.cloned().ok_or_else(not_found)?
+            }
             prefix if prefix.len() < MIN_PREFIX => return Err(not_found()),
             prefix => {
                 let fits = |run: &Arc<LiveRun>| run.id.to_string().starts_with(prefix);

@@ -8,6 +8,7 @@ mod effects;
 mod list;
 mod liveness;
 mod nested;
+mod owed;
 mod slots;
 mod wishes;
 
@@ -38,10 +39,11 @@ use crate::collect::Said;
 use crate::collect::cost::Spending;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::monitor::{self, CancelReason, Effect, Input, Limits, Monitor, Order, Patience};
-use crate::plan::{Plan, StartError};
+use crate::plan::Plan;
 use crate::report::{Ending, LeftRunning, Report};
 use crate::store::{NewRun, Store};
 use crate::tree::{Place, Refusal, Seat};
+use owed::{Owed, send};
 
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -61,7 +63,7 @@ enum Incoming {
     /// What it was doing is in this file, or could not be written down.
     Diagnosed(u32, Option<PathBuf>),
     /// What it wants to delegate, as it was decided, whether it wants the events, and whom to answer.
-    Planned(u32, Option<Box<(Result<Plan, StartError>, bool, Reply)>>),
+    Planned(u32, Option<Box<nested::Planned>>),
     /// A batch of it has ended.
     DelegationOver(u32, RunId, Option<Box<Report>>),
     /// What it is to be told of one.
@@ -470,57 +472,4 @@ fn limits(plan: &Plan, touches: bool) -> Vec<Limits> {
         return vec![of(settings.child_timeout)];
     }
     (0..plan.tasks.len()).map(|index| of(plan.timeout(index))).collect()
-}
-
-/// A fact that the loop waits for. It is sent when this is dropped: where the work that was to find it
-/// out panics, the one that it began with. So a bug of ours is an outcome, and not a hang.
-struct Owed {
-    sender: mpsc::UnboundedSender<Incoming>,
-    fact: Option<Incoming>,
-}
-
-impl Owed {
-    fn or_else(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) -> Self {
-        Self { sender: sender.clone(), fact: Some(fact) }
-    }
-
-    fn pay(mut self, fact: Incoming) {
-        self.fact = Some(fact);
-    }
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if let Some(fact) = self.fact.take() {
-            send(&self.sender, fact);
-        }
-    }
-}
-
-/// The loop outlives its children; what comes after its end has nobody left to care.
-fn send(sender: &mpsc::UnboundedSender<Incoming>, fact: Incoming) {
-    if sender.send(fact).is_err() {
-        tracing::debug!(target: "delegate::run", "a fact came after the end");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fact_is_paid_once_and_a_panic_pays_the_worst() {
-        let (sender, mut incoming) = mpsc::unbounded_channel();
-        let owed = || Owed::or_else(&sender, Incoming::Recorded(7, false));
-        owed().pay(Incoming::Recorded(7, true));
-        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, true))));
-        assert!(incoming.try_recv().is_err());
-        let panicking = owed();
-        let work = std::thread::spawn(move || {
-            let _owed = panicking;
-            std::panic::resume_unwind(Box::new("a bug"));
-        });
-        assert!(work.join().is_err());
-        assert!(matches!(incoming.try_recv(), Ok(Incoming::Recorded(7, false))));
-    }
 }

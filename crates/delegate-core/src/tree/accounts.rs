@@ -198,7 +198,7 @@ impl Accounts {
             else {
                 break;
             };
-            let Some(batch) = self.line.next() else { break };
+            let Some(batch) = self.line.take_turn() else { break };
             let id = PlaceId(self.number());
             let (tokens, money) = (self.tokens.reserve(tokens), self.money.reserve(money));
             self.places.insert(id, Place { tokens, money, lent: false });

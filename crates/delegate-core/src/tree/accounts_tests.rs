@@ -1,3 +1,5 @@
+//! Tests of the accounts of a tree: lending, budgets, and every order of facts.
+
 use super::*;
 use delegate_protocol::SubagentId;
 use proptest::prelude::*;

@@ -174,7 +174,7 @@ mod tests {
                     budget.reserve(share);
                     share
                 }
-                other => panic!("{other:?}"),
+                Admission::Later | Admission::Never => panic!("there is enough"),
             })
             .collect();
         assert_eq!((shares, budget.admission(1)), (vec![30, 30, 30], Admission::Later));

@@ -74,7 +74,7 @@ impl Line {
     }
 
     /// Whose turn it is; takes it. The subtree, and in it the batch, goes to the end.
-    pub fn next(&mut self) -> Option<BatchId> {
+    pub fn take_turn(&mut self) -> Option<BatchId> {
         let (subtree, mut batches) = self.turns.pop_front()?;
         let batch = batches.pop_front()?;
         let waiting = self.waiting.get_mut(&batch)?;
@@ -99,7 +99,7 @@ impl Line {
         }
         let mut played = self.clone();
         let mut position = 1;
-        while played.next()? != batch {
+        while played.take_turn()? != batch {
             position += 1;
         }
         Some(position)
@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn order(line: &mut Line) -> Vec<u64> {
-        std::iter::from_fn(|| line.next()).map(|batch| batch.0).collect()
+        std::iter::from_fn(|| line.take_turn()).map(|batch| batch.0).collect()
     }
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
             let mut given: BTreeMap<u32, i64> =
                 wants.iter().map(|(child, _)| (*child, 0)).collect();
             let mut count = 0;
-            while let Some(batch) = line.next() {
+            while let Some(batch) = line.take_turn() {
                 count += 1;
-                *given.get_mut(&wants[batch.0 as usize].0).unwrap() += 1;
+                *given.get_mut(&wants[usize::try_from(batch.0).unwrap()].0).unwrap() += 1;
                 let still = |child: &u32| {
                     line.turns.iter().any(|(known, _)| *known == below(*child))
                 };

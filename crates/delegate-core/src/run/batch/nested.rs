@@ -30,6 +30,9 @@ const OPEN: usize = 64;
 /// Bytes of events in one answer, give or take one event.
 const EVENTS: usize = 1024 * 1024;
 
+/// What a child wants done, as it was decided, whether it wants to see the events, and whom to answer.
+pub(super) type Planned = (Result<Plan, StartError>, bool, Reply);
+
 /// What a child has delegated.
 #[derive(Default)]
 pub(super) struct Delegations {
@@ -129,11 +132,7 @@ impl Loop {
     }
 
     /// Starts what was planned, unless the child is on its way out by now.
-    pub(super) fn planned(
-        &mut self,
-        index: u32,
-        planned: Option<Box<(Result<Plan, StartError>, bool, Reply)>>,
-    ) {
+    pub(super) fn planned(&mut self, index: u32, planned: Option<Box<Planned>>) {
         let running = self.monitor.phase(index) == Some(Phase::Running);
         let Some(active) = self.active.get_mut(&index) else { return };
         active.delegations.planned -= 1;
@@ -161,6 +160,7 @@ impl Loop {
             };
         let run = batch.run;
         control.feed.also(&self.batch.control.feed);
+        self.batch.control.hang_below(&control);
         let results = Results::of(self.batch.store.clone(), run);
         let open = Open {
             run,

@@ -107,9 +107,9 @@ impl Loop {
     /// Tells of more of them while the consumer keeps up: a long batch is not queued as a whole.
     pub(super) fn tell_more_requested(&mut self) {
         let tasks = u32::try_from(self.batch.plan.tasks.len()).unwrap_or(u32::MAX);
-        while self.batch.kin.above.is_some() && self.requested < tasks && self.room {
+        let nested = self.batch.kin.above.is_some();
+        while nested && self.requested < tasks && self.batch.outlet.has_room() {
             self.tell_requested(self.requested);
-            self.room = self.batch.outlet.has_room();
         }
     }
 }
