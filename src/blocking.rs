@@ -121,6 +121,16 @@ impl Delegator {
         Batch(self.0.call(arguments, agent))
     }
 
+    /// As [`crate::Delegator::act`].
+    #[must_use]
+    pub fn act(
+        &self,
+        arguments: &crate::Value,
+        session: &str,
+    ) -> Option<Result<crate::Value, crate::control::ControlError>> {
+        self.0.act_blocking(arguments, session)
+    }
+
     /// As [`crate::Delegator::pause`].
     pub fn pause(&self) {
         self.0.pause();

@@ -80,6 +80,22 @@ pub use delegate_protocol::{
 };
 pub use workers::{Workers, workers};
 
+/// Pages with examples in Rust, which are doctests; `tests/cli/pages.rs` looks that none is missing.
+#[cfg(doctest)]
+#[doc(hidden)]
+pub mod pages {
+    #[doc = include_str!("../docs/agents.md")]
+    pub mod agents {}
+    #[doc = include_str!("../docs/events.md")]
+    pub mod events {}
+    #[doc = include_str!("../docs/janitor.md")]
+    pub mod janitor {}
+    #[doc = include_str!("../docs/migration.md")]
+    pub mod migration {}
+    #[doc = include_str!("../docs/watchdog.md")]
+    pub mod watchdog {}
+}
+
 #[doc(hidden)]
 pub mod internal {
     //! What `test_support!` expands to. No part of the public API.

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::look::{Identity, everybody, is_guard, parent, reap, unreaped};
+use crate::look::{FIRST, Identity, everybody, is_guard, parent, reap, unreaped};
 use crate::outside::Tools;
 use crate::rows::{self, Act, ROW, Row};
-use crate::table::{Case, End, Mode, Seen};
+use crate::table::{Case, End, Mode, Seen, Tier};
 
 /// For whatever must happen; reached by a failure alone.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -156,6 +156,8 @@ fn act(
             launcher.signal(Signal::KILL);
             wait_for("the launcher's end", || (!launcher.lives()).then_some(()))?;
         }
+        // Its number is of a namespace in which nobody but its own scope can take it.
+        Act::Recycle if agent.inside => {}
         Act::Recycle => {
             let launcher = agent.launcher()?;
             let heir = take_number(launcher)?;
@@ -165,7 +167,8 @@ fn act(
         Act::KillSupervisor => {
             let guards = || {
                 let all = everybody();
-                all.difference(others).copied().filter(|who| is_guard(*who)).collect::<Vec<_>>()
+                let guards = all.difference(others).copied().filter(|who| is_guard(*who));
+                guards.filter(|who| who.name() != FIRST).collect::<Vec<_>>()
             };
             let all = guards();
             let below = |who: &&Identity| all.iter().any(|above| parent(**who) == Some(above.pid));
@@ -278,6 +281,7 @@ pub(crate) struct Agent {
     identity: Identity,
     dir: PathBuf,
     port: u16,
+    inside: bool,
 }
 
 impl Agent {
@@ -317,13 +321,21 @@ impl Agent {
         let identity = wait_for("the agent", || {
             if let Ok(pid) = fs::read_to_string(dir.join("agent")) {
                 let pid = pid.trim().parse().ok()?;
-                return Some(Ok(Identity::of(pid).unwrap_or(Identity::gone(pid))));
+                let found = match case.mode {
+                    Mode::Own if case.tier == Tier::PidNamespace => {
+                        Some(Identity::from_inside(pid, dir)?)
+                    }
+                    Mode::Before | Mode::Own | Mode::Spawn => Identity::of(pid),
+                };
+                return Some(Ok(found.unwrap_or(Identity::gone(pid))));
             }
             let status = process.try_wait().ok()??;
             let said = fs::read_to_string(dir.join("stdio")).unwrap_or_default();
             Some(Err(format!("the agent has ended: {status}: {said}")))
         })??;
-        Ok(Self { process, identity, dir: dir.to_owned(), port })
+        // Those that it starts have numbers of their own in both modes.
+        let inside = case.tier == Tier::PidNamespace && case.mode != Mode::Before;
+        Ok(Self { process, identity, dir: dir.to_owned(), port, inside })
     }
 
     pub(crate) fn is_started(&self) -> bool {
@@ -357,7 +369,10 @@ impl Agent {
     fn launcher(&self) -> Result<i32, String> {
         let text = fs::read_to_string(self.dir.join("launcher"));
         let text = text.map_err(|error| format!("the launcher's number: {error}"))?;
-        text.trim().parse().map_err(|_| format!("the launcher's number: {text:?}"))
+        let number = text.trim().parse();
+        let number = number.map_err(|_| format!("the launcher's number: {text:?}"))?;
+        let found = self.inside.then(|| Identity::from_inside(number, &self.dir)).flatten();
+        Ok(found.map_or(number, |found| found.pid))
     }
 
     /// Of the process that was started here: the agent, or who stands above it.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal};
 
@@ -24,6 +25,22 @@ impl Identity {
     /// Who has this number now, dead ones too.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         Some(Self { pid, start: stat(pid)?.get(19)?.parse().ok()? })
+    }
+
+    /// Who has this number in a pid namespace below ours, with `dir` in its environment.
+    pub(crate) fn from_inside(number: i32, dir: &Path) -> Option<Self> {
+        let entry = format!("DIR={}", dir.display());
+        everybody().into_iter().find(|who| {
+            let read =
+                |file: &str| fs::read(format!("/proc/{}/{file}", who.pid)).unwrap_or_default();
+            let (status, environ) = (read("status"), read("environ"));
+            let status = String::from_utf8_lossy(&status);
+            let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+            let numbers: Vec<_> = numbers.unwrap_or_default().split_whitespace().collect();
+            numbers.len() > 1
+                && numbers.last().and_then(|last| last.parse().ok()) == Some(number)
+                && environ.split(|byte| *byte == 0).any(|one| one == entry.as_bytes())
+        })
     }
 
     /// One who had this number and is reaped.
@@ -68,7 +85,10 @@ pub(crate) fn unreaped() -> BTreeSet<Identity> {
 }
 
 /// Names under which guards show themselves.
-const GUARDS: [&str; 2] = ["warden", "minder"];
+const GUARDS: [&str; 3] = ["warden", "minder", FIRST];
+
+/// What number 1 of a scope's pid namespace calls itself: it is a guard's child.
+pub(crate) const FIRST: &str = "porter";
 
 /// Whether it is a guard, by its name: to leave guards out, never to end anybody.
 pub(crate) fn is_guard(who: Identity) -> bool {

@@ -73,15 +73,17 @@ impl Mode {
 pub(crate) enum Tier {
     Subreaper,
     Cgroup,
+    PidNamespace,
 }
 
 impl Tier {
-    pub(crate) const ALL: [Self; 2] = [Self::Subreaper, Self::Cgroup];
+    pub(crate) const ALL: [Self; 3] = [Self::Subreaper, Self::Cgroup, Self::PidNamespace];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Subreaper => "subreaper",
             Self::Cgroup => "cgroup",
+            Self::PidNamespace => "pid-namespace",
         }
     }
 
@@ -95,6 +97,7 @@ impl Tier {
         match self {
             Self::Subreaper => Containment::Subreaper,
             Self::Cgroup => Containment::Cgroup,
+            Self::PidNamespace => Containment::PidNamespace,
         }
     }
 
@@ -103,6 +106,7 @@ impl Tier {
         let tier = match self {
             Self::Subreaper => ownership::containment::Tier::Subreaper,
             Self::Cgroup => ownership::containment::Tier::Cgroup,
+            Self::PidNamespace => ownership::containment::Tier::PidNamespace,
         };
         Machine::look().refusal(tier).map(|why| why.to_string())
     }

@@ -140,7 +140,7 @@ pub(crate) struct RunArgs {
     /// Where each task runs [default: as configured, else process]
     #[arg(long, value_enum)]
     pub(crate) isolation: Option<IsolationArg>,
-    /// What holds each child together: auto, subreaper or cgroup [default: as configured, else auto]
+    /// What holds each child together: auto, subreaper, cgroup or pid-namespace [default: as configured, else auto]
     #[arg(long, value_name = "TIER")]
     pub(crate) containment: Option<ownership::Containment>,
     /// Children that run at once; the rest wait in order

@@ -10,6 +10,8 @@ mod fault;
 mod logging;
 mod printer;
 mod render;
+#[cfg(target_os = "linux")]
+mod scope;
 mod screen;
 mod signals;
 

@@ -125,3 +125,20 @@ fn the_schema_is_json_and_speaks_of_every_key() {
         assert_eq!(key["default"], setting["value"], "{path}");
     }
 }
+
+/// Nobody waits for who may never write, or reads what has no end; a pipe that a shell has opened is read.
+#[test]
+fn what_may_have_no_end_is_refused_at_once() {
+    let rig = Rig::new();
+    assert!(rig.program("mkfifo").arg(rig.path("fifo")).status().unwrap().success());
+    for file in ["fifo", "/dev/zero"] {
+        let what = if file == "fifo" { "named pipe" } else { "device" };
+        rig.run(["config", "check", file]).expect(2).says(what).says("regular file");
+        rig.run(["run", "--config", file, "--agent", "sleep", "x"]).expect(2).says(what);
+        rig.run(["run", file]).expect(2).says(what).says("nothing was started");
+    }
+    rig.batch("b.yaml", &["exit 0"]);
+    let mut shell = rig.program("bash");
+    shell.arg("-c").arg(format!("{} run <(cat b.yaml)", crate::rig::DELEGATE));
+    crate::rig::Said::of(shell.output().unwrap()).expect(0);
+}

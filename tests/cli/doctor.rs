@@ -52,7 +52,7 @@ fn a_containment_that_nobody_has_heard_of_is_bad_input() {
     let rig = Rig::new();
     let said = rig.run(["doctor", "--containment", "jail"]);
     said.expect(2);
-    assert!(said.err.contains("auto, subreaper or cgroup"), "{}", said.err);
+    assert!(said.err.contains("auto, subreaper, cgroup or pid-namespace"), "{}", said.err);
 }
 
 /// A machine without cgroups, made from this one: auto does without, and what was asked for by name is a promise

@@ -14,6 +14,7 @@ mod support;
 mod batch_files;
 mod codes;
 mod config;
+mod config_edit;
 mod control;
 #[cfg(target_os = "linux")]
 mod crowd;
@@ -30,6 +31,7 @@ mod ledger;
 mod many;
 mod output;
 mod own;
+mod pages;
 mod records;
 mod rig;
 mod settings;
@@ -37,6 +39,8 @@ mod settings;
 mod sight;
 mod signals;
 mod stock;
+#[cfg(target_os = "linux")]
+mod tasks;
 mod terminal;
 mod trees;
 mod trust;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::rig::{DELEGATE, Rig, Said};
+use crate::rig::{DELEGATE, Rig, Running, Said};
 use crate::support::wait_for;
 
 #[test]
@@ -144,6 +144,20 @@ fn a_containment_is_kept_or_refused() {
     assert!(said.out.contains("subreaper"), "{}", said.out);
     assert_eq!(dry("cgroup").code, Some(if can { 0 } else { 2 }));
     assert_eq!(dry("strong").code, Some(2));
+    let inside = ownership::Machine::look().refusal(ownership::containment::Tier::PidNamespace);
+    let inside = inside.is_none();
+    for isolation in ["process", "thread"] {
+        // In YAML it is written as other words there are.
+        rig.file("inside.yaml", "delegation:\n  containment: pid_namespace\n");
+        let script = "echo $(cat /proc/1/comm) $PPID > seen; cat /proc/1/comm";
+        let batch = rig.batch("c.yaml", &[script]);
+        let said = rig.run(["run", batch, "--config", "inside.yaml", "--isolation", isolation]);
+        assert_eq!(said.code, Some(if inside { 0 } else { 2 }), "{isolation}: {}", said.err);
+        if inside {
+            let seen = fs::read_to_string(rig.path("seen")).unwrap();
+            assert_eq!(seen, "porter 0\n", "{isolation}");
+        }
+    }
     for tier in ["subreaper", "cgroup"] {
         let script = "grep 0:: /proc/self/cgroup > seen";
         let seen = rig.run(["run", rig.batch("c.yaml", &[script]), "--containment", tier]);
@@ -199,4 +213,116 @@ fn a_shim_is_refused_where_it_would_do_harm() {
     shim(&rig, &path, &["install", "sh"]).expect(2).says("was not made here");
     shim(&rig, &path, &["remove", "sh"]).expect(2);
     assert_eq!(fs::read_to_string(rig.path("data/delegate/shims/sh")).unwrap(), "mine");
+}
+
+/// With few descriptors it says how many it needs, and with those it works.
+#[test]
+fn with_few_descriptors_it_says_what_it_needs() {
+    let rig = Rig::new();
+    let limited = |limit: u32| {
+        let mut command = rig.program("bash");
+        // What this test was given itself counts as well.
+        let script = "for fd in /proc/$$/fd/*; do fd=${fd##*/}
+             if test $fd -gt 2 && test $fd -ne 255; then eval \"exec $fd>&-\"; fi; done";
+        command.arg("-c").arg(format!("{script}; ulimit -n {limit}; exec {DELEGATE} own -- true"));
+        Said::of(command.output().unwrap())
+    };
+    for limit in [10, 16, 24] {
+        let said = limited(limit);
+        said.expect(125).says(&format!("only {limit} descriptors")).says("40 are needed");
+    }
+    limited(40).expect(0);
+}
+
+/// A named pipe that nobody reads is refused at once, and one that somebody reads is a report like any other.
+#[test]
+fn a_report_does_not_wait_for_a_reader() {
+    let rig = Rig::new();
+    let fifo = rig.path("fifo");
+    assert!(rig.program("mkfifo").arg(&fifo).status().unwrap().success());
+    let said = rig.run(["own", "--report", "fifo", "--", "touch", "ran"]);
+    said.expect(125).says("fifo").says("nobody reads this pipe");
+    assert!(!rig.path("ran").exists());
+    let reader = Running::of({
+        let mut command = rig.program("cat");
+        command.arg(&fifo);
+        command
+    });
+    // It opens the pipe before it reads.
+    wait_for("a reader", || {
+        let said = rig.run(["own", "--report", "fifo", "--", "true"]);
+        (said.code == Some(0)).then_some(())
+    });
+    reader.end().says("\"status\"");
+}
+
+/// What an inner `own` leaves when it is killed is counted, and its guards, which end that, are not.
+#[test]
+fn guards_of_an_inner_own_are_not_counted() {
+    let rig = Rig::new();
+    let script = format!(
+        "{} own -- sh -c 'touch runs; exec sleep 600' & inner=$!
+         until test -e runs; do sleep 0.02; done; kill -KILL $inner; exit 3",
+        DELEGATE
+    );
+    for _ in 0..3 {
+        let said = rig.run(["own", "--", "sh", "-c", &script]);
+        said.expect(3);
+        assert!(!said.err.contains("warden") && !said.err.contains("minder"), "{said:?}");
+        rig.wait_for_nobody();
+    }
+}
+
+/// The door of a user's systemd, with a stand-in for it: no systemd runs where these tests do. It is asked where a cgroup
+/// was asked for by name and nothing else can give one, once, with everything that `own` was given.
+#[test]
+fn a_cgroup_is_asked_of_the_users_systemd_where_only_that_has_one() {
+    let machine = ownership::Machine::look();
+    if machine.refusal(ownership::containment::Tier::Cgroup).is_some() {
+        eprintln!("SKIPPED: NO CGROUP CAN BE HAD HERE THAT COULD BE TAKEN AWAY");
+        return;
+    }
+    let mount = machine.cgroup.mount.unwrap().display().to_string();
+    // With `opens`, the stand-in makes the cgroup writable, as a scope would have one.
+    let asked = |opens: &str, with: &str, args: &str| {
+        let rig = Rig::new();
+        rig.file("run/systemd/private", "");
+        if !with.is_empty() {
+            let script = format!(
+                "#!/bin/sh\necho \"$*\" >> asked\n{opens}\n\
+                 until test \"$1\" = --; do shift; done; shift; exec \"$@\"\n"
+            );
+            rig.file(&format!("bin/{with}"), script);
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(rig.path("bin").join(with), mode).unwrap();
+        }
+        let script =
+            format!("mount -o remount,bind,ro {mount} {mount} && exec {DELEGATE} own {args}");
+        let mut command = rig.program("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        let path = format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", rig.path("bin").display());
+        command.env("PATH", path).env("XDG_RUNTIME_DIR", rig.path("run"));
+        let said = Said::of(command.output().unwrap());
+        (said, fs::read_to_string(rig.path("asked")).unwrap_or_default())
+    };
+    let opens = format!("mount -o remount,bind,rw {mount} {mount}");
+    let program = "-- sh -c 'grep 0:: /proc/self/cgroup; exit 7'";
+    let (said, calls) =
+        asked(&opens, "systemd-run", &format!("--quiet --containment cgroup {program}"));
+    said.expect(7).says("/ownership-");
+    assert_eq!(calls.lines().count(), 1, "{calls}");
+    assert!(calls.starts_with("--user --scope --quiet --collect -p Delegate=yes -- /"), "{calls}");
+    assert!(calls.contains("own --in-scope --quiet --containment cgroup --"), "{calls}");
+    // What did not help is not tried again, and the reason is told.
+    let (said, calls) = asked("", "systemd-run", &format!("--containment cgroup {program}"));
+    said.expect(125).says("no cgroup can be made");
+    assert_eq!(calls.lines().count(), 1, "{calls}");
+    // Nobody is asked for less, and where there is nobody to ask that is told.
+    let (said, calls) = asked(&opens, "systemd-run", &format!("--containment auto {program}"));
+    said.expect(7);
+    assert_eq!(calls, "");
+    if !std::path::Path::new("/usr/bin/systemd-run").exists() {
+        let (said, _) = asked(&opens, "", &format!("--containment cgroup {program}"));
+        said.expect(125).says("systemd-run cannot be executed").says("--containment auto");
+    }
 }

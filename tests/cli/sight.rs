@@ -115,3 +115,84 @@ fn what_is_wrong_is_said_and_with_a_remedy() {
     rig.run(["log", "--kills"]).expect(2).says("ledger");
     assert!(rig.path("state/ledger.sqlite").exists(), "nor does it move anything aside");
 }
+
+/// One row in which something stands that cannot stand there is told, exits with 3, and hides no other.
+#[test]
+fn a_row_that_cannot_be_read_hides_no_other() {
+    let rig = Rig::new();
+    let running = start(&rig);
+    let ledger = rusqlite::Connection::open(rig.path("state/ledger.sqlite")).unwrap();
+    let spoil = |column: &str, value: &str| {
+        let sql = format!(
+            "UPDATE children SET {column} = {value} WHERE id = (SELECT max(id) FROM children)"
+        );
+        assert_eq!(ledger.execute(&sql, []).unwrap(), 1);
+    };
+    let picture = rig.run(["ps", "--json"]).expect(0).json();
+    let whole = picture["owners"][0]["children"].as_array().unwrap().len();
+    let before: String = ledger
+        .query_row("SELECT argv FROM children ORDER BY id DESC LIMIT 1", [], |row| row.get(0))
+        .unwrap();
+    for (column, value) in [("intent_at", "'soon'"), ("state", "'odd'"), ("argv", "x'ff00'")] {
+        spoil(column, value);
+        let said = rig.run(["ps", "--json"]);
+        let picture = said.expect(3).json();
+        let rows = picture["ledger_rows_unreadable"].as_array().unwrap();
+        assert_eq!(rows.len(), 1, "{column}: {picture}");
+        assert!(rows[0].as_str().unwrap().contains("of children"), "{picture}");
+        let seen = picture["owners"][0]["children"].as_array().unwrap().len();
+        assert!(seen + 1 >= whole && seen > 0, "{column}: {picture}");
+        rig.run(["ps"]).expect(3).says("left alone").says("guarded");
+        rig.run(["log", "--kills"]).expect(3).says("left alone").says("nobody was ended");
+        let found = rig.run(["janitor", "--json"]);
+        let found = found.expect(3).json();
+        assert_eq!(found["ledger_rows_unreadable"].as_array().unwrap().len(), 1, "{found}");
+        assert_eq!(found["ledger_trouble"], Value::Null, "{found}");
+    }
+    // As it was: nothing is told any more.
+    for (column, value) in [("intent_at", "1"), ("state", "'running'")] {
+        spoil(column, value);
+    }
+    let sql = "UPDATE children SET argv = ?1 WHERE id = (SELECT max(id) FROM children)";
+    ledger.execute(sql, [before]).unwrap();
+    rig.run(["ps"]).expect(0);
+    running.signal(Signal::TERM);
+    running.end();
+    rig.wait_for_nobody();
+}
+
+/// What holds a child together is told of each, and number 1 of a pid namespace is nobody's process.
+#[test]
+fn the_tier_of_a_child_is_shown() {
+    use ownership::containment::{Machine, Tier};
+    for tier in Tier::ALL {
+        if let Some(why) = Machine::look().refusal(tier) {
+            eprintln!("SKIPPED: NO {} ON THIS MACHINE: {why}", tier.word());
+            continue;
+        }
+        let rig = Rig::new();
+        let running = rig.start([
+            "own",
+            "--containment",
+            tier.word(),
+            "--",
+            "sh",
+            "-c",
+            "touch one; exec sleep 600",
+        ]);
+        wait_for("it runs", || rig.path("one").exists().then_some(()));
+        let picture = wait_for("it is a sleeper", || {
+            let picture = rig.run(["ps", "--json"]).expect(0).json();
+            (processes(&picture).first()?["name"] == "sleep").then_some(picture)
+        });
+        assert_eq!(processes(&picture).len(), 1, "{picture}");
+        assert_eq!(picture["owners"][0]["children"][0]["tier"], tier.word(), "{picture}");
+        let said = rig.run(["ps"]);
+        said.expect(0).says("TIER");
+        let line = said.out.lines().find(|line| line.contains("sleep 600")).unwrap();
+        assert_eq!(line.split_whitespace().nth(6), Some(tier.word()), "{line}");
+        running.signal(Signal::KILL);
+        running.end();
+        rig.wait_for_nobody();
+    }
+}

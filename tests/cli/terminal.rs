@@ -206,3 +206,20 @@ fn ctrl_z_stops_the_run_and_fg_goes_on_with_it() {
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.contains("0 processes left"), "{screen}");
 }
+
+/// It looks again by itself, draws over what it drew, and ends by Ctrl-C.
+#[test]
+fn ps_looks_again_until_ctrl_c() {
+    let rig = Rig::new();
+    let mut terminal = Terminal::start(&rig, &["ps", "--watch"]);
+    terminal.wait_for("nothing that is owned lives here");
+    let own = rig.start(["own", "--", "sleep", "600"]);
+    terminal.wait_for("sleep 600");
+    let screen = terminal.screen();
+    assert!(screen.matches("\u{1b}[H").count() >= 2 && screen.contains("\u{1b}[J"), "{screen:?}");
+    terminal.press(3);
+    let left = terminal.end();
+    assert_ne!(left.code, Some(0), "{:?}", left.screen);
+    own.signal(rustix::process::Signal::TERM);
+    own.end();
+}

@@ -52,8 +52,14 @@ pub enum Op {
     /// What the call of this id gave, as JSON.
     Result(Option<String>, String),
     CostStatus(String),
+    /// A model call that cost so much, in US dollars.
+    Cost(f64),
+    /// Says its context.
+    Context,
     /// Hands on a callback of an agent loop: name, tool, preview.
     Relay(String, String, String),
+    /// Burns the CPU until a file exists, and says nothing.
+    BurnUntil(String),
     /// Burns the CPU for milliseconds.
     Burn(u64),
     /// Sleeps and looks at nothing.
@@ -194,6 +200,11 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
         Op::Result(id, result) => {
             session.tool_result(id.as_deref(), &serde_json::from_str(&result)?);
         }
+        Op::Cost(dollars) => session.api_call(Tokens::default(), Some(dollars)),
+        Op::Context => {
+            let context = session.spec().context.clone().unwrap_or_default();
+            session.text(&context);
+        }
         Op::CostStatus(word) => session.cost_status(&word),
         Op::Relay(name, tool, preview) => {
             session.relay(&name, Some(&tool), Some(&preview), Value::Null);
@@ -203,6 +214,11 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
             while start.elapsed() < Duration::from_millis(millis) {
                 session.checkpoint()?;
                 std::hint::black_box((0..1000u64).sum::<u64>());
+            }
+        }
+        Op::BurnUntil(path) => {
+            while !std::path::Path::new(&path).exists() {
+                std::hint::black_box((0..100_000u64).sum::<u64>());
             }
         }
         Op::Sleep(millis) => std::thread::sleep(Duration::from_millis(millis)),

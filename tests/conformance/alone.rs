@@ -6,9 +6,15 @@ use std::process::{Command, Stdio};
 
 /// Runs an ignored test of this binary in a process of its own, by its path without the crate.
 pub fn alone(test: &str) {
+    alone_with(test, &[]);
+}
+
+/// The same with variables.
+pub fn alone_with(test: &str, env: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
         .stdin(Stdio::null())
+        .envs(env.iter().copied())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

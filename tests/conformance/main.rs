@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod call_order;
 mod command;
 mod command_bytes;
 mod command_family;
@@ -21,9 +22,11 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod killed;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
+mod matrix_lines;
 mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
@@ -33,6 +36,7 @@ mod parity_random;
 mod result_size;
 mod results;
 mod routing_parity;
+mod rows;
 mod seen;
 mod spec;
 mod status;
@@ -53,5 +57,6 @@ delegate_runtime::test_support!(
     || { Swallow },
     || trees::Knots,
     || routing_parity::Probe,
+    || killed::Counted,
     results::Pupil::default
 );

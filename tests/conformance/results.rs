@@ -87,7 +87,7 @@ impl Agent for Pupil {
 
 const SCHEMA: &str = r#"{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}"#;
 
-fn pupil(ends: impl IntoIterator<Item = End>) -> Task {
+pub fn pupil(ends: impl IntoIterator<Item = End>) -> Task {
     Task::of::<Pupil>("learn", Turns { ends: ends.into_iter().collect() })
         .output_schema(value(SCHEMA))
 }

@@ -15,7 +15,7 @@ use crate::step::Step;
 use crate::support::{Identity, helper, wait_for};
 
 #[test]
-fn however_the_owner_ends_its_trees_are_gone_and_nobody_else() {
+fn c52_however_the_owner_ends_its_trees_are_gone_and_nobody_else() {
     let bystanders = Bystanders::start();
     let ways = ["exit", "abort", "segv", "TERM", "KILL"];
     let owners: Vec<_> = ways.map(|way| (way, OwnerProgram::with_trees(1))).into();

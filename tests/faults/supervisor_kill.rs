@@ -15,7 +15,7 @@ fn signal(process: Identity, signal: Signal) {
 }
 
 #[test]
-fn a_killed_supervisor_costs_nothing() {
+fn c53_a_killed_supervisor_costs_nothing() {
     let tasks = [step(&Step::Answer("early".to_owned())), step(&Step::Wait), step(&Step::Wait)];
     let mut owner = OwnerProgram::start(&tasks, &json!({"grace_seconds": 1}));
     let (mut early, mut waiting) = (false, 0);

@@ -8,8 +8,12 @@ use crate::source::{File, Violation};
 const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inherit"];
 
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
-const CLOCKS: [(&str, &str); 10] = [
+const CLOCKS: [(&str, &str); 12] = [
     ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
+    (
+        "src/cli/commands/ps/tasks",
+        "the picture waits a moment for what delegators say of their tasks",
+    ),
     ("src/cli/commands/wait", "the verb waits for the end of runs"),
     (
         "crates/ownership/src/connection",
@@ -23,6 +27,7 @@ const CLOCKS: [(&str, &str); 10] = [
         "crates/ownership/src/supervisor_loop",
         "the supervisor's loop waits for ends and grace periods",
     ),
+    ("crates/ownership/src/pid_one", "number 1 of a pid namespace waits for those inside"),
     ("crates/ownership/src/exempt/shim", "a shim waits for the end of its job and of its time"),
     ("crates/ownership/src/exempt/stop", "stopping a job waits for its end"),
     ("crates/ownership/src/janitor/end", "ending what is left over waits for it"),

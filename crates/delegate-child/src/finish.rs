@@ -47,7 +47,7 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
             (Verdict::Panicked, last_text.clone().into(), false, Some(message), None)
         }
     };
-    account.all_done(verdict == Verdict::Completed);
+    account.trace.all_done(verdict == Verdict::Completed);
     let finish = Finish {
         verdict,
         answer_bytes: answer.len(),
@@ -58,7 +58,7 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
         failure_reason: reason.map(|text| clip(&text, NAME_BYTES).to_owned()),
         api_calls: account.api_calls,
         tokens: account.tokens,
-        tool_trace: account.take_trace(),
+        tool_trace: account.trace.take(),
         model: account.model,
         cost_usd: account.cost_usd,
         cost_status: account.cost_status,
@@ -91,7 +91,7 @@ mod tests {
     fn account(last_text: &str) -> Account {
         let mut account = Account::new(clock());
         account.last_text.push(last_text.as_bytes());
-        account.tool(None, "grep", 1, delegate_protocol::InputSummary::default());
+        account.trace.start(None, "grep", 1, delegate_protocol::InputSummary::default());
         account
     }
 

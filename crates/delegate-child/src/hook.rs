@@ -1,5 +1,8 @@
-//! For tests only: the point of a worker's line at which the worker kills itself. A release build has none.
-//! `link` comes to these points; a line within one process has none.
+//! For tests only, and a release build has none: mechanisms that are switched off, and the point of a worker's line
+//! at which the worker kills itself. `link` comes to these points; a line within one process has none.
+//!
+//! `DELEGATE_TEST_OFF`: `acknowledge` takes words that steer and tells nobody; `context` loses that field of the spec
+//! on its way into a process, and `reasoning` that number on its way out of one (a thread loses neither).
 //!
 //! `DELEGATE_TEST_DIE_AT=POINT:MESSAGE[:TURN]`, where a turn is counted per point and message, from 1:
 //!
@@ -12,10 +15,42 @@
 //! | `before-take` | the message was read, and nobody here knows of it |
 //! | `after-take` | whoever reads has acted on it |
 
-use delegate_protocol::{ChildEvent, ChildMessage, ParentMessage};
+use std::borrow::Cow;
+
+use delegate_protocol::{ChildEvent, ChildMessage, Note, ParentMessage};
 use rustix::process::{Signal, getpid, kill_process};
 
 const DIE_AT: &str = "DELEGATE_TEST_DIE_AT";
+
+const OFF: &str = "DELEGATE_TEST_OFF";
+
+/// Whether a test has switched this mechanism off.
+pub(crate) fn is_off(mechanism: &str) -> bool {
+    cfg!(debug_assertions)
+        && std::env::var(OFF).is_ok_and(|list| list.split(',').any(|word| word == mechanism))
+}
+
+/// What a line of a process loses of what comes down, if a test wants a difference to be found.
+pub(crate) fn lose_down(message: &mut ParentMessage) {
+    if let ParentMessage::Begin(spec) = message
+        && is_off("context")
+    {
+        spec.context = None;
+    }
+}
+
+/// The same for what goes up.
+pub(crate) fn lose_up(message: &ChildMessage) -> Cow<'_, ChildMessage> {
+    let ChildMessage::Event(ChildEvent::Note(Note::Call { tokens, cost_usd, .. })) = message else {
+        return Cow::Borrowed(message);
+    };
+    if !is_off("reasoning") {
+        return Cow::Borrowed(message);
+    }
+    let (tokens, cost_usd) = (*tokens, *cost_usd);
+    let note = Note::Call { tokens, reasoning_tokens: 0, cost_usd };
+    Cow::Owned(ChildMessage::Event(ChildEvent::Note(note)))
+}
 
 /// Where to die, if anywhere. Each half of a line has its own.
 #[derive(Debug, Default)]

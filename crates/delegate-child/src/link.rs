@@ -170,7 +170,8 @@ impl Incoming for SocketIncoming {
         }
         loop {
             if let Some(message) = self.decoder.next_message() {
-                let message = message?;
+                let mut message = message?;
+                hook::lose_down(&mut message);
                 let name = hook::taken(&message);
                 self.comes("before-take", name);
                 self.last = Some(name);
@@ -214,6 +215,7 @@ impl SocketOutgoing {
 
 impl Outgoing for SocketOutgoing {
     fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
+        let message = &*hook::lose_up(message);
         let begin = self.frames.len();
         self.comes("before-send", message, begin);
         self.encoder.frame(message, &mut self.frames)?;

@@ -157,7 +157,13 @@ mod tests {
     use std::thread;
 
     fn tool() -> ChildEvent {
-        ChildEvent::Tool { name: "t".to_owned(), preview: None, args: Value::Null }
+        ChildEvent::Tool {
+            name: "t".to_owned(),
+            preview: None,
+            args: Value::Null,
+            id: None,
+            args_bytes: 0,
+        }
     }
 
     fn full_outbox() -> (Arc<Outbox>, Arc<Token>) {

@@ -125,8 +125,13 @@ fn size(event: &ChildEvent) -> usize {
     match event {
         ChildEvent::Text { text } | ChildEvent::Thinking { text } => text.len(),
         ChildEvent::Progress { summary, .. } => summary.len(),
-        ChildEvent::Tool { name, preview, args } => {
-            name.len() + preview.as_ref().map_or(0, String::len) + crate::account::value_bytes(args)
+        ChildEvent::Tool { name, preview, args, id, args_bytes: _ } => {
+            let texts = name.len()
+                + [preview, id]
+                    .map(|text| text.as_ref().map_or(0, String::len))
+                    .iter()
+                    .sum::<usize>();
+            texts + crate::account::value_bytes(args)
         }
         ChildEvent::Note(Note::ToolDone(end)) => end.preview.as_ref().map_or(0, String::len),
         ChildEvent::Note(Note::File { path, .. }) => path.len(),
@@ -151,7 +156,13 @@ mod tests {
         ChildEvent::Progress { summary: summary.to_owned(), merged }
     }
     fn tool(name: &str) -> ChildEvent {
-        ChildEvent::Tool { name: name.to_owned(), preview: None, args: Value::Null }
+        ChildEvent::Tool {
+            name: name.to_owned(),
+            preview: None,
+            args: Value::Null,
+            id: None,
+            args_bytes: 0,
+        }
     }
 
     fn through(events: &[ChildEvent]) -> Vec<ChildEvent> {

@@ -17,6 +17,7 @@ use crate::account::{Account, value_bytes};
 use crate::agent::{AskError, Interrupted};
 use crate::asks::Until;
 use crate::cancel::{Reason, Token};
+use crate::hook;
 use crate::kept::{Kept, Stream};
 use crate::mail::Mailbox;
 use crate::outbox::Outbox;
@@ -212,7 +213,7 @@ impl Session {
         let summary = tool_text::input_summary(&args);
         let mut account = self.desk.account();
         account.content(clock(), name);
-        account.tool(id, name, bytes as u64, summary);
+        account.trace.start(id, name, bytes as u64, summary);
         if !self.spec.relay_events {
             account.untold();
         }
@@ -227,7 +228,8 @@ impl Session {
             let note = format!("[{bytes} bytes of arguments are not shown]");
             preview = Some(preview.map_or(note.clone(), |text| format!("{text} {note}")));
         }
-        self.put(ChildEvent::Tool { name: name.to_owned(), preview, args });
+        let (name, id) = (name.to_owned(), id.map(str::to_owned));
+        self.put(ChildEvent::Tool { name, preview, args, id, args_bytes: bytes as u64 });
     }
 
     /// Says how the current tool ended, for the trace.
@@ -252,10 +254,11 @@ impl Session {
     fn tool_gave(&mut self, id: Option<&str>, result_bytes: u64, ok: bool, output: Option<&str>) {
         let mut account = self.desk.account();
         account.content(clock(), "a tool ended");
-        let tool = account.tool_done(id, result_bytes, ok);
+        let tool = account.trace.done(id, result_bytes, ok);
         drop(account);
         let preview = output.map(|output| clip(output, PREVIEW_BYTES).to_owned());
-        self.put(ChildEvent::Note(Note::ToolDone(ToolEnd { tool, result_bytes, ok, preview })));
+        let id = id.map(str::to_owned);
+        self.put(ChildEvent::Note(Note::ToolDone(ToolEnd { id, tool, result_bytes, ok, preview })));
     }
 
     /// Counts a model call.
@@ -299,7 +302,7 @@ impl Session {
         match spelling::relayed(name, tool, preview, args) {
             Some(ChildEvent::Text { text }) => self.text(&text),
             Some(ChildEvent::Thinking { text }) => self.thinking(&text),
-            Some(ChildEvent::Tool { name, preview, args }) => {
+            Some(ChildEvent::Tool { name, preview, args, id: _, args_bytes: _ }) => {
                 self.tool(&name, preview.as_deref(), args);
             }
             Some(ChildEvent::Progress { summary, .. }) => self.progress(summary),
@@ -324,7 +327,9 @@ impl Session {
     pub fn steer(&mut self) -> Option<String> {
         let (number, text) = self.desk.mail.take_steer()?;
         self.content("it was steered");
-        self.put(ChildEvent::Note(Note::Steered { number }));
+        if !hook::is_off("acknowledge") {
+            self.put(ChildEvent::Note(Note::Steered { number }));
+        }
         Some(text)
     }
 

@@ -11,7 +11,9 @@ use delegate_protocol::outcome::{
     COST_ESTIMATED, COST_UNKNOWN, ERROR_BYTES, InputSummary, MAX_SCHEMA_ERRORS, MAX_TOOL_TRACE,
     NAME_BYTES, SCHEMA_ERROR_BYTES, STDERR_TAIL, SchemaWord, Subtree,
 };
-use delegate_protocol::{Cause, ExitReason, Finish, Isolation, Outcome, Status, tool_text};
+use delegate_protocol::{
+    Cause, ExitReason, Finish, Isolation, Outcome, Status, ToolCall, tool_text,
+};
 use ownership::{ExitStatus, Process};
 
 use crate::launch::StartFailure;
@@ -127,6 +129,11 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
     let notes = notes(&subject, facts, &said);
     let own = own_spending(&said);
+    // A child that has not told its trace itself has told each call.
+    let tool_trace = match &mut said.finish {
+        Some(finish) => std::mem::take(&mut finish.tool_trace),
+        None => bounded(said.spent.tool_trace()),
+    };
     let summary = summary(judgement.status, &mut said);
     let mut finish = said.finish;
     let word = finish.as_mut().and_then(|finish| finish.schema.take());
@@ -185,7 +192,7 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         launcher: subject.launcher.map(str::to_owned),
         logs: subject.logs,
         answer_is_json: finish.as_ref().is_some_and(|finish| finish.answer_is_json),
-        tool_trace: finish.map_or_else(Vec::new, |finish| finish.tool_trace),
+        tool_trace,
         result_bytes: result_path.is_some().then_some(said.answer.bytes),
         result_path,
         result_sha256,
@@ -195,24 +202,28 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
 /// Our own session keeps these bounds; a worker of another make need not.
 fn bound(finish: &mut Finish) {
     let Finish { error, failure_reason, model, cost_status, schema, tool_trace, .. } = finish;
-    tool_trace.drain(..tool_trace.len().saturating_sub(MAX_TOOL_TRACE));
-    let words = tool_trace.iter_mut().flat_map(|call| [&mut call.tool, &mut call.status]);
-    let words = words.chain(failure_reason).chain(model).chain(cost_status);
+    *tool_trace = bounded(std::mem::take(tool_trace));
+    let words = failure_reason.iter_mut().chain(model).chain(cost_status);
     words.for_each(|word| cut_off(word, NAME_BYTES));
     error.iter_mut().for_each(|text| cut_off(text, ERROR_BYTES));
-    for InputSummary { argument_keys, targets } in
-        tool_trace.iter_mut().map(|call| &mut call.input_summary)
-    {
-        argument_keys.truncate(tool_text::MAX_KEYS);
-        targets.truncate(tool_text::MAX_TARGETS);
-        let words = argument_keys.iter_mut().chain(targets);
-        words.for_each(|word| cut_off(word, 4 * tool_text::TARGET_CHARS));
-    }
     if let Some(SchemaWord { valid: _, retries: _, errors, note }) = schema {
         errors.truncate(MAX_SCHEMA_ERRORS);
         errors.iter_mut().for_each(|error| cut_off(error, SCHEMA_ERROR_BYTES));
         note.iter_mut().for_each(|note| cut_off(note, ERROR_BYTES));
     }
+}
+
+fn bounded(mut trace: Vec<ToolCall>) -> Vec<ToolCall> {
+    trace.drain(..trace.len().saturating_sub(MAX_TOOL_TRACE));
+    for ToolCall { tool, args_bytes: _, input_summary, result_bytes: _, status } in &mut trace {
+        [tool, status].into_iter().for_each(|word| cut_off(word, NAME_BYTES));
+        let InputSummary { argument_keys, targets } = input_summary;
+        argument_keys.truncate(tool_text::MAX_KEYS);
+        targets.truncate(tool_text::MAX_TARGETS);
+        let words = argument_keys.iter_mut().chain(targets);
+        words.for_each(|word| cut_off(word, 4 * tool_text::TARGET_CHARS));
+    }
+    trace
 }
 
 /// The bill of a child with those below it, and what kind of number it is: in the agent's word, else told by

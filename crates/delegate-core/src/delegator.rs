@@ -15,9 +15,9 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
-use self::batch::Beginning;
+use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
-use crate::control::{Operator, Server};
+use crate::control::{self, ControlError, Operator, Server};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, program};
 use crate::plan::{
@@ -29,7 +29,7 @@ use crate::run::delivery::Delivery;
 use crate::run::live::Live;
 use crate::run::nest::{Assembled, Kin, Nested};
 use crate::run::outlet::Outlet;
-use crate::run::{ManualClock, Run};
+use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
 use crate::tree::Caps;
 
@@ -194,10 +194,14 @@ impl Drop for Inner {
 /// is an error now and not at the first spawn.
 /// Whether it can be had where it was asked for by name. The best that there is always can.
 fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
-    if asked != ownership::Containment::Cgroup {
-        return Ok(());
-    }
-    match ownership::Machine::look().refusal(ownership::containment::Tier::Cgroup) {
+    use ownership::Containment;
+    use ownership::containment::Tier;
+    let tier = match asked {
+        Containment::Cgroup => Tier::Cgroup,
+        Containment::PidNamespace => Tier::PidNamespace,
+        Containment::Auto | Containment::Subreaper | _ => return Ok(()),
+    };
+    match ownership::Machine::look().refusal(tier) {
         None => Ok(()),
         Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
     }
@@ -309,15 +313,42 @@ impl Delegator {
         Operator::new(Arc::clone(&self.inner.live), session.map(str::to_owned))
     }
 
+    /// Carries out an action on running children that a model asks for with the `arguments` of its `delegate_task`
+    /// call: `list`, `steer` (`subagent_id`, `message`) or `stop` (`subagent_id`). At once, in a pause and at any
+    /// depth. Only children of batches of this conversation exist ([`Batch::session`]). `None`: the call is
+    /// not such an action, and is for [`Delegator::call`].
+    pub async fn act(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        control::act(&self.operator(Some(session)), arguments).await
+    }
+
+    /// Blocking twin of [`Delegator::act`].
+    #[must_use]
+    pub fn act_blocking(
+        &self,
+        arguments: &Value,
+        session: &str,
+    ) -> Option<Result<Value, ControlError>> {
+        block_on(self.act(arguments, session))
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(&self, tasks: &mut Vec<Task>, parent: Option<&Parent>) -> Result<Plan, StartError> {
+    fn plan(
+        &self,
+        tasks: &mut Vec<Task>,
+        parent: Option<&Parent>,
+        when: When,
+    ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| plan::plan(tasks, settings, *isolation, means))
+        self.with_means(parent, when, |means| plan::plan(tasks, settings, *isolation, means))
     }
 
     fn plan_call(
@@ -325,9 +356,10 @@ impl Delegator {
         arguments: &Value,
         agent: &str,
         parent: Option<&Parent>,
+        when: When,
     ) -> Result<Plan, StartError> {
         let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, |means| {
+        self.with_means(parent, when, |means| {
             plan::plan_call(arguments, agent, settings, *isolation, means)
         })
     }
@@ -335,10 +367,11 @@ impl Delegator {
     fn with_means(
         &self,
         parent: Option<&Parent>,
+        when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
-        self.inner.with_means(parent, plan)
+        self.inner.with_means(parent, when, plan)
     }
 }
 
@@ -346,6 +379,7 @@ impl Inner {
     fn with_means(
         &self,
         parent: Option<&Parent>,
+        when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         let inner = self;
@@ -358,6 +392,8 @@ impl Inner {
             parent,
             providers: inner.providers.as_deref(),
             builder: inner.builder.as_ref(),
+            // What is only looked at may be decided in a pause.
+            paused: when == When::ToStart && inner.live.is_paused(),
         })
     }
 }
@@ -369,6 +405,8 @@ impl Delegator {
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
+        let session = beginning.session.as_deref();
+        let set = inner.live.set_number(session, plan.delegation_id());
         let branch = beginning.branch.clone().unwrap_or_default();
         let tree = branch.tree(Caps::of(&plan.settings));
         let delivery = Arc::new(Delivery::default());
@@ -388,7 +426,7 @@ impl Delegator {
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, plan, delivery, control, inner.store.clone(), reported))
+        Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), reported))
     }
 }
 

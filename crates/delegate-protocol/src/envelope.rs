@@ -72,10 +72,26 @@ impl Identity {
 pub struct Relayed {
     /// Who.
     pub identity: Identity,
+    /// The number of its batch in the conversation, from 1.
+    pub set: u64,
     /// Tools that it has started so far.
     pub tool_count: u64,
     /// What.
     pub event: Event,
+}
+
+impl Relayed {
+    /// What stands before a line about this child: `[set 2 · 1/3] `, counted from 1; of a batch of one task
+    /// `[set 2] `.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        let Identity { task_index, task_count, .. } = self.identity;
+        if task_count == 1 {
+            format!("[set {}] ", self.set)
+        } else {
+            format!("[set {} · {}/{task_count}] ", self.set, u64::from(task_index) + 1)
+        }
+    }
 }
 
 impl Serialize for Relayed {
@@ -87,6 +103,7 @@ impl Serialize for Relayed {
         };
         let mut fields = object(serde_json::to_value(&self.identity))?;
         fields.insert("tool_count".to_owned(), self.tool_count.into());
+        fields.insert("prefix".to_owned(), self.prefix().into());
         fields.extend(object(serde_json::to_value(&self.event))?);
         fields.serialize(serializer)
     }
@@ -104,7 +121,7 @@ mod tests {
         spec.routing.model = Some("m-1".to_owned());
         let child = SubagentId::new(3, 1);
         let event = Event::Start { child, goal: "another goal".to_owned(), pid: Some(7) };
-        let relayed = Relayed { identity: Identity::of(&spec), tool_count: 2, event };
+        let relayed = Relayed { identity: Identity::of(&spec), set: 4, tool_count: 2, event };
         let json = serde_json::to_value(&relayed).unwrap();
         assert_eq!(
             (&json["event"], &json["goal"]),
@@ -112,6 +129,7 @@ mod tests {
         );
         assert_eq!((&json["task_index"], &json["tool_count"]), (&3.into(), &2.into()));
         assert_eq!((&json["model"], &json["depth"]), (&"m-1".into(), &spec.child_depth.into()));
+        assert_eq!(json["prefix"], format!("[set 4 · 4/{}] ", spec.task_count));
         assert!(json.get("delegation_id").is_none() || spec.delegation_id.is_some());
     }
 }

@@ -43,6 +43,12 @@ pub enum ChildEvent {
         preview: Option<String>,
         /// Its arguments.
         args: Value,
+        /// The name of the call, where several run at once.
+        #[serde(default)]
+        id: Option<String>,
+        /// Size of its arguments, in bytes; `args` is null where they are too large to be shown.
+        #[serde(default)]
+        args_bytes: u64,
     },
     /// Content that is not text: how far the work has come.
     Progress {
@@ -108,7 +114,9 @@ impl ChildEvent {
         Some(match self {
             Self::Text { text } => Event::Text { child, text },
             Self::Thinking { text } => Event::Thinking { child, text },
-            Self::Tool { name, preview, args } => Event::Tool { child, name, preview, args },
+            Self::Tool { name, preview, args, id: _, args_bytes: _ } => {
+                Event::Tool { child, name, preview, args }
+            }
             Self::Progress { summary, merged } => Event::Progress { child, summary, merged },
             Self::Note(_) => return None,
         })
@@ -376,9 +384,15 @@ mod tests {
             Event::SpawnRequested { child, goal: String::new(), identity: None },
             Event::Start { child, goal: String::new(), pid: None },
             ChildEvent::Thinking { text: String::new() }.of(child).unwrap(),
-            ChildEvent::Tool { name: String::new(), preview: None, args: Value::Null }
-                .of(child)
-                .unwrap(),
+            ChildEvent::Tool {
+                name: String::new(),
+                preview: None,
+                args: Value::Null,
+                id: None,
+                args_bytes: 0,
+            }
+            .of(child)
+            .unwrap(),
             ChildEvent::Progress { summary: String::new(), merged: 0 }.of(child).unwrap(),
             ChildEvent::Text { text: String::new() }.of(child).unwrap(),
             Event::Warning { child, about: Limit::Inactivity, text: String::new() },

@@ -15,6 +15,7 @@
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
+//! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
 //! | [`delegation`] | what a child delegates, and what it is told of it |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
@@ -35,6 +36,7 @@ pub mod routing;
 pub mod spec;
 pub mod spelling;
 pub mod tool_text;
+pub mod trace;
 pub mod value;
 pub mod version;
 

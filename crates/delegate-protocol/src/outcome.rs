@@ -214,6 +214,9 @@ pub struct SchemaWord {
 /// How a tool ended, as a child tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ToolEnd {
+    /// The name of the call, where several run at once.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Which tool; `None`: the current one.
     #[serde(default)]
     pub tool: Option<String>,
@@ -334,7 +337,8 @@ pub struct Outcome {
     /// How its last [`OUTPUT_TAIL`] tools ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub output_tail: Vec<ToolOutput>,
-    /// Words to the child that were accepted and that it did not take, one a line.
+    /// Words to the child that were accepted and that it did not take, one a line. Also in brackets behind
+    /// a summary that is text, else behind the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_steer: Option<String>,
     /// What it delegated itself, and what that spent.
@@ -406,6 +410,13 @@ pub struct AnswerError {
 }
 
 impl Outcome {
+    /// The words that it did not take, as they stand behind the summary (or the error) of a text answer.
+    #[must_use]
+    pub fn missed_note(&self) -> Option<String> {
+        let missed = self.missed_steer.as_ref()?;
+        Some(format!("\n\n[not delivered before it ended: {missed}]"))
+    }
+
     /// The answer as a type. Text agents answer with a `String`.
     ///
     /// # Errors
@@ -420,7 +431,11 @@ impl Outcome {
         let whole = match self.result_path.as_ref().or(self.summary_full_path.as_ref()) {
             Some(path) => std::fs::read_to_string(path)
                 .map_err(|error| fail(format!("{}: {error}", path.display())))?,
-            None => self.summary.clone().unwrap_or_default(),
+            None => {
+                let summary = self.summary.as_deref().unwrap_or_default();
+                let note = self.missed_note();
+                note.and_then(|note| summary.strip_suffix(&note)).unwrap_or(summary).to_owned()
+            }
         };
         let parsed = if self.answer_is_json {
             serde_json::from_str(&whole)

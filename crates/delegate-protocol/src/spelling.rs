@@ -90,6 +90,8 @@ pub fn relayed(
             name: tool.unwrap_or_default().to_owned(),
             preview: preview.map(str::to_owned),
             args,
+            id: None,
+            args_bytes: 0,
         }),
         Formal::TaskProgress => Some(ChildEvent::Progress { summary: line(), merged: 0 }),
         Formal::ToolCompleted
@@ -137,6 +139,8 @@ mod tests {
             name: "grep".to_owned(),
             preview: Some("line".to_owned()),
             args: Value::Null,
+            id: None,
+            args_bytes: 0,
         });
         let thought = Some(ChildEvent::Thinking { text: "line".to_owned() });
         assert_eq!((of("tool.started"), of("delegate.tool_started")), (tool.clone(), tool));

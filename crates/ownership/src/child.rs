@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::containment::{Machine, Tier};
+use crate::containment::{Containment, Machine, Tier};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::protocol::{Adopted, Failure, Order, Request};
 use crate::spawn::{Leftovers, Phase, SpawnError};
@@ -41,6 +41,8 @@ pub(crate) struct Terms {
     pub(crate) release: Option<(OwnedFd, Duration)>,
     /// It is a group that something else started.
     pub(crate) group: Option<Adopted>,
+    /// What was asked for, as far as its owner knows.
+    pub(crate) containment: Containment,
 }
 
 impl Terms {
@@ -53,7 +55,8 @@ impl Terms {
             })
         });
         let (grace, leftovers) = (order.grace, order.leftovers);
-        Ok(Self { grace, leftovers, release: command.transpose()?, group: None })
+        let (release, containment) = (command.transpose()?, order.containment);
+        Ok(Self { grace, leftovers, release, group: None, containment })
     }
 }
 
@@ -324,7 +327,7 @@ impl Child {
                 Some("not a program, and no #! in its first line".into())
             }
             (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
-            (Phase::Contain, _) => Some(no_cgroup(failure.errno)),
+            (Phase::Contain, errno) => Some(not_contained(self.terms.containment, errno)),
             _ => None,
         };
         let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
@@ -375,12 +378,19 @@ pub(crate) fn supervisor_error(detail: &str, errno: Option<i32>) -> SpawnError {
 pub(crate) fn request_error(detail: &str, errno: i32) -> SpawnError {
     SpawnError { phase: Phase::Request, errno: Some(errno), path: None, detail: detail.to_owned() }
 }
-/// Why a cgroup that was asked for by name cannot be had, where the guards ran.
-fn no_cgroup(errno: i32) -> String {
-    let why = Machine::look().refusal(Tier::Cgroup);
+
+/// Why what was asked for by name cannot be had, where the guards ran.
+fn not_contained(asked: Containment, errno: i32) -> String {
+    let machine = Machine::look();
+    let tier = match asked {
+        Containment::PidNamespace => Tier::PidNamespace,
+        Containment::Auto | Containment::Subreaper | Containment::Cgroup => Tier::Cgroup,
+    };
+    let why = machine.refusal(tier);
     let why = why.map_or_else(
         || std::io::Error::from_raw_os_error(errno).to_string(),
         |why| why.to_string(),
     );
-    format!("a cgroup was asked for, and there can be none: {why}. With `auto` it starts without")
+    let what = tier.word().replace('-', " ");
+    format!("a {what} was asked for, and there can be none: {why}. With `auto` it starts without")
 }

@@ -25,6 +25,7 @@ use crate::exit::ChildEvent;
 use crate::launch::LEAVES_STALE;
 use crate::number::{next_owner, next_spawn};
 use crate::order::order;
+pub(crate) use crate::pid_one::run as run_first;
 use crate::program::{Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, Request};
 use crate::spawn::{Leftovers, Phase, Spawn, SpawnError};
@@ -153,7 +154,11 @@ impl Client {
 
     fn containment(&self) -> String {
         let leaves = if self.leaves_stale.get().is_some() { LEAVES_STALE } else { "" };
-        format!("{}{leaves}", self.containment.get().copied().unwrap_or_default().word())
+        format!("{}{leaves}", self.contained().word())
+    }
+
+    fn contained(&self) -> Containment {
+        self.containment.get().copied().unwrap_or_default()
     }
 
     /// Starts a process, under this number, and waits for the answer.
@@ -170,7 +175,8 @@ impl Client {
         let dir = spawn.dir.clone();
         let (mut order, fds) = order(spawn)?;
         order.id = id;
-        let terms = Terms::of(&order, &fds)?;
+        let mut terms = Terms::of(&order, &fds)?;
+        terms.containment = terms.containment.or(self.contained());
         let request = Request::Spawn(Box::new(order));
         self.ask(Child::new(id, terms, program, dir, on_event), &request, fds)
     }
@@ -190,7 +196,8 @@ impl Client {
         on_event: OnEvent,
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let id = next_spawn();
-        let terms = Terms { grace, leftovers: Leftovers::Kill, release: None, group: None };
+        let (leftovers, containment) = (Leftovers::Kill, Containment::Auto);
+        let terms = Terms { grace, leftovers, release: None, group: None, containment };
         let child = Child::new(id, terms, PathBuf::new(), None, on_event);
         self.ask(child, &Request::Open { id, grace }, Vec::new())
     }

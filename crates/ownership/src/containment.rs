@@ -28,11 +28,14 @@ pub enum Containment {
     Subreaper,
     /// By descent and by a cgroup for each scope. Where there can be none, nothing is started.
     Cgroup,
+    /// By descent, by a pid namespace for each scope, and by a cgroup where there can be one. Never what
+    /// [`Self::Auto`] takes: it changes what a child sees. Where there can be no namespace, nothing is started.
+    PidNamespace,
 }
 
 impl Containment {
     /// All of them, in the order of their numbers on the wire.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Subreaper, Self::Cgroup];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Subreaper, Self::Cgroup, Self::PidNamespace];
 
     /// The word for it in settings and messages.
     #[must_use]
@@ -41,6 +44,7 @@ impl Containment {
             Self::Auto => "auto",
             Self::Subreaper => "subreaper",
             Self::Cgroup => "cgroup",
+            Self::PidNamespace => "pid-namespace",
         }
     }
 
@@ -49,7 +53,7 @@ impl Containment {
     pub const fn or(self, owner: Self) -> Self {
         match self {
             Self::Auto => owner,
-            Self::Subreaper | Self::Cgroup => self,
+            Self::Subreaper | Self::Cgroup | Self::PidNamespace => self,
         }
     }
 }
@@ -60,13 +64,16 @@ impl fmt::Display for Containment {
     }
 }
 
+/// The words for a containment, as help and errors say them.
+pub const CHOICES: &str = "auto, subreaper, cgroup or pid-namespace";
+
 /// Not the word for a containment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownContainment(String);
 
 impl fmt::Display for UnknownContainment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no containment is called {:?}: auto, subreaper or cgroup", self.0)
+        write!(f, "no containment is called {:?}: {CHOICES}", self.0)
     }
 }
 
@@ -76,7 +83,9 @@ impl FromStr for Containment {
     type Err = UnknownContainment;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|known| known.word() == word);
+        // Keys of a configuration are written with underscores.
+        let word_of = word.replace('_', "-");
+        let found = Self::ALL.into_iter().find(|known| known.word() == word_of);
         found.ok_or_else(|| UnknownContainment(word.to_owned()))
     }
 }
@@ -89,7 +98,7 @@ pub enum Tier {
     Subreaper,
     /// See [`Containment::Cgroup`].
     Cgroup,
-    /// A pid namespace. This version does not use it; see [`Why::NotInThisVersion`].
+    /// See [`Containment::PidNamespace`]. It has a cgroup only where there can be one.
     PidNamespace,
 }
 
@@ -156,6 +165,57 @@ pub struct Machine {
     pub pid_namespaces: u64,
     /// Whether AppArmor restricts user namespaces of programs without a profile.
     pub restricted_namespaces: bool,
+    /// Whether this process has no root directory of its own (`chroot`): then it may make no user namespace.
+    pub rooted: bool,
+    /// What became of making a pid namespace as a scope gets one, with its own `/proc`. `None` where nobody tried.
+    pub namespace: Option<Result<Namespaces, NoNamespace>>,
+}
+
+/// How a pid namespace is had here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Namespaces {
+    /// Alone: we have the right to.
+    Alone,
+    /// In a user namespace, which gives anybody that right over what is inside.
+    InUserNamespace,
+}
+
+/// The step at which a pid namespace could not be had, and the error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoNamespace {
+    /// The step.
+    pub step: NamespaceStep,
+    /// The error number.
+    pub errno: i32,
+}
+
+/// The steps to a pid namespace, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NamespaceStep {
+    /// A process in a new one, and in a new user namespace where we have no right of our own.
+    Clone,
+    /// Our own user and group, inside.
+    Map,
+    /// A process with mounts of its own.
+    Mounts,
+    /// `/proc` for what is inside.
+    Proc,
+}
+
+impl NamespaceStep {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Clone, Self::Map, Self::Mounts, Self::Proc];
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Clone => "no process can be started in a new pid namespace",
+            Self::Map => "our user cannot be had in a new user namespace",
+            Self::Mounts => "no process can be started with mounts of its own",
+            Self::Proc => "/proc cannot be mounted in a new pid namespace",
+        }
+    }
 }
 
 /// Limits that bound how much can be started and held; `None` for no limit, or where it is not told.
@@ -222,8 +282,54 @@ pub enum Why {
     NoKill,
     /// No code for this processor.
     NoInto,
-    /// It is not built.
-    NotInThisVersion,
+    /// A pid namespace, or what it needs, could not be had.
+    NoNamespace {
+        /// Where it ended.
+        failed: NoNamespace,
+        /// What is known to be the reason, and what to do about it.
+        reason: Refusal,
+    },
+    /// It is switched off, or nobody tried.
+    NotTried,
+}
+
+/// Why a kernel refuses namespaces, as far as its settings tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// `user.max_pid_namespaces` or `user.max_user_namespaces` is 0.
+    Limit,
+    /// AppArmor restricts user namespaces.
+    AppArmor,
+    /// This process has another root directory.
+    Root,
+    /// `/proc` is covered in part, as container engines do it.
+    Covered,
+    /// Nothing that can be seen: a seccomp filter or a security module.
+    Unseen,
+}
+
+impl Refusal {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Limit => {
+                "user.max_pid_namespaces or user.max_user_namespaces is too low: raise it with sysctl"
+            }
+            Self::AppArmor => {
+                "AppArmor restricts user namespaces: give this program a profile with `userns`, or set \
+                 kernel.apparmor_restrict_unprivileged_userns=0"
+            }
+            Self::Root => "this process runs in another root directory (chroot), where nobody may",
+            Self::Covered => {
+                "parts of /proc are covered, as in most containers: start the container with its /proc \
+                 uncovered, or use cgroup"
+            }
+            Self::Unseen => {
+                "a seccomp filter or a security module may refuse it, as in most containers: allow it \
+                 there, run as root, or use cgroup"
+            }
+        }
+    }
 }
 
 impl fmt::Display for Why {
@@ -241,7 +347,11 @@ impl fmt::Display for Why {
             }
             Self::NoKill => f.write_str("the kernel has no cgroup.kill (Linux 5.14)"),
             Self::NoInto => f.write_str("clone3 into a cgroup is not built for this processor"),
-            Self::NotInThisVersion => f.write_str("this version does not use it"),
+            Self::NoNamespace { failed: NoNamespace { step, errno }, reason } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                write!(f, "{}: {error}; {}", step.words(), reason.words())
+            }
+            Self::NotTried => f.write_str("nobody has tried"),
         }
     }
 }
@@ -264,13 +374,23 @@ impl Machine {
         let offered = |tier: Tier| refusals.iter().any(|(t, why)| *t == tier && why.is_none());
         let wanted = match asked {
             Containment::Auto => {
-                refusals.iter().rev().find(|(_, why)| why.is_none()).map(|(t, _)| *t)
+                let mut taken = refusals.iter().rev().filter(|(t, _)| *t != Tier::PidNamespace);
+                taken.find(|(_, why)| why.is_none()).map(|(t, _)| *t)
             }
+            Containment::PidNamespace => Some(Tier::PidNamespace),
             Containment::Subreaper => Some(Tier::Subreaper),
             Containment::Cgroup => Some(Tier::Cgroup),
         };
         let used = wanted.filter(|tier| offered(*tier) && offered(Tier::Subreaper));
-        let not = refusals.into_iter().filter(|(tier, _)| used.is_none_or(|used| *tier > used));
+        // A pid namespace does not need a cgroup, and takes one where it can.
+        let without =
+            |tier: Tier, used: Tier| tier > used || used == Tier::PidNamespace && !offered(tier);
+        let not = refusals
+            .iter()
+            .filter(|(tier, _)| used.is_none_or(|used| without(*tier, used)))
+            .cloned()
+            .collect::<Vec<_>>()
+            .into_iter();
         let not = not.map(|(tier, why)| (tier, why.unwrap_or(Why::NotAsked))).collect();
         Choice { used, not }
     }
@@ -283,7 +403,29 @@ impl Machine {
             Tier::Subreaper if !self.proc => Some(Why::NoProc),
             Tier::Subreaper => None,
             Tier::Cgroup => self.cgroup.refusal(),
-            Tier::PidNamespace => Some(Why::NotInThisVersion),
+            Tier::PidNamespace => match self.namespace {
+                Some(Ok(_)) => None,
+                Some(Err(failed)) => {
+                    Some(Why::NoNamespace { failed, reason: self.reason(failed.step) })
+                }
+                None => Some(Why::NotTried),
+            },
+        }
+    }
+
+    /// Why it failed at this step, as far as it can be seen.
+    fn reason(&self, step: NamespaceStep) -> Refusal {
+        let none = self.pid_namespaces == 0 || self.user_namespaces == 0;
+        if none && step == NamespaceStep::Clone {
+            Refusal::Limit
+        } else if self.restricted_namespaces {
+            Refusal::AppArmor
+        } else if self.rooted && step == NamespaceStep::Clone {
+            Refusal::Root
+        } else if step == NamespaceStep::Proc {
+            Refusal::Covered
+        } else {
+            Refusal::Unseen
         }
     }
 
@@ -330,6 +472,9 @@ mod tests {
         Machine {
             pidfd: true,
             proc: true,
+            user_namespaces: 9,
+            pid_namespaces: 9,
+            namespace: Some(Ok(Namespaces::Alone)),
             cgroup: Cgroup2 {
                 mount: Some("/m".into()),
                 own: Some("/a".into()),
@@ -348,7 +493,7 @@ mod tests {
     fn the_strongest_that_is_offered_is_used() {
         let choice = best().choose(Containment::Auto);
         assert_eq!(choice.used, Some(Tier::Cgroup));
-        assert_eq!(choice.not, [(Tier::PidNamespace, Why::NotInThisVersion)]);
+        assert_eq!(choice.not, [(Tier::PidNamespace, Why::NotAsked)]);
         let choice = best().choose(Containment::Subreaper);
         assert_eq!(choice.used, Some(Tier::Subreaper));
         assert_eq!(choice.not[0], (Tier::Cgroup, Why::NotAsked));
@@ -391,6 +536,46 @@ mod tests {
         }
     }
 
+    /// It is never taken unasked, and where it is refused it says the step and the remedy. A cgroup is beside it where
+    /// there can be one.
+    #[test]
+    fn a_pid_namespace_is_had_by_name_alone() {
+        let mut machine = best();
+        assert_eq!(machine.choose(Containment::Auto).used, Some(Tier::Cgroup));
+        let choice = machine.choose(Containment::PidNamespace);
+        assert_eq!((choice.used, choice.not), (Some(Tier::PidNamespace), Vec::new()));
+        machine.cgroup.mount = None;
+        let choice = machine.choose(Containment::PidNamespace);
+        assert_eq!(choice.used, Some(Tier::PidNamespace));
+        assert_eq!(choice.not, [(Tier::Cgroup, Why::NotMounted)]);
+        let unseen = |step| match step {
+            NamespaceStep::Proc => Refusal::Covered,
+            NamespaceStep::Clone | NamespaceStep::Map | NamespaceStep::Mounts => Refusal::Unseen,
+        };
+        let limit = |step| match step {
+            NamespaceStep::Clone => Refusal::Limit,
+            NamespaceStep::Map | NamespaceStep::Mounts | NamespaceStep::Proc => unseen(step),
+        };
+        for step in NamespaceStep::ALL {
+            let failed = NoNamespace { step, errno: 1 };
+            machine.namespace = Some(Err(failed));
+            for (spoil, reason) in [
+                ((|m| m.pid_namespaces = 0) as fn(&mut Machine), limit(step)),
+                (|m| m.restricted_namespaces = true, Refusal::AppArmor),
+                (|_| (), unseen(step)),
+            ] {
+                let mut machine = machine.clone();
+                spoil(&mut machine);
+                let choice = machine.choose(Containment::PidNamespace);
+                let why = Why::NoNamespace { failed, reason };
+                assert!(why.to_string().contains(step.words()), "{why}");
+                assert_eq!(choice.used, None, "{step:?}");
+                assert!(choice.not.contains(&(Tier::PidNamespace, why)), "{step:?}");
+                assert_eq!(machine.choose(Containment::Auto).used, Some(Tier::Subreaper));
+            }
+        }
+    }
+
     /// Freezing is a help, not a need; controllers that are handed on bind only the cgroup that does so.
     #[test]
     fn what_is_only_a_help_is_not_asked_for() {
@@ -427,10 +612,10 @@ mod tests {
     fn words_come_back() {
         for asked in Containment::ALL {
             assert_eq!(asked.word().parse(), Ok(asked));
-            assert_eq!(
-                asked.or(Containment::Cgroup) == Containment::Cgroup,
-                asked != Containment::Subreaper
-            );
+            assert_eq!(asked.word().replace('-', "_").parse(), Ok(asked));
+            let or = asked.or(Containment::Cgroup);
+            let wanted = if asked == Containment::Auto { Containment::Cgroup } else { asked };
+            assert_eq!(or, wanted);
         }
         assert!("jail".parse::<Containment>().is_err());
     }

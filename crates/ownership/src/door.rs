@@ -196,6 +196,13 @@ impl Door {
         Ok(door)
     }
 
+    /// Whether it still is where it was opened.
+    pub(crate) fn is_there(&self) -> bool {
+        let same = self.hall.inode(&self.name) == self.inode;
+        // A directory that was removed has nothing in it.
+        same && rustix::fs::fstat(&self.hall.dir).is_ok_and(|dir| dir.st_nlink > 0)
+    }
+
     pub(crate) fn listener(&self) -> &OwnedFd {
         &self.listener
     }

@@ -9,6 +9,11 @@ pub(crate) fn setting(variable: &str) -> Option<String> {
     if cfg!(debug_assertions) { std::env::var(variable).ok() } else { None }
 }
 
+/// The entry of our environment that says so, for a process that gets nothing else of it.
+pub(crate) fn inherited() -> Option<String> {
+    setting(TEST_OFF).map(|list| format!("{TEST_OFF}={list}"))
+}
+
 /// Whether a test has switched this mechanism off.
 pub(crate) fn is_off(mechanism: &str) -> bool {
     let list = setting(TEST_OFF);

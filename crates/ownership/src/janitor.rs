@@ -137,6 +137,8 @@ pub struct Finding {
     pub ledger: bool,
     /// Why the ledger cannot be read. Then nobody is proved either.
     pub trouble: Option<String>,
+    /// Rows of the ledger that cannot be read, in words; all others are read.
+    pub unreadable_rows: Vec<String>,
     /// Whether processes of other users are shown. Where they are not (`hidepid`), this user's are.
     pub whole: bool,
     /// Processes of this user whose environment cannot be read.

@@ -13,6 +13,7 @@ use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
 use crate::spawn::{Joins, Phase};
 use crate::sys::Pid;
+use crate::sys::namespace::{Maps, Namespace};
 use crate::sys::signal::IGNORED;
 use crate::sys::start::{self, Plan};
 
@@ -60,6 +61,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) words: (*mut Pid, &'a AtomicU64),
     /// The cgroup that it is born in.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
+    /// Number 1 of the pid namespace that it is born in, and whether that has a user namespace.
+    pub(crate) first: Option<(BorrowedFd<'a>, bool)>,
 }
 
 /// Starts what was ordered. `line` is the child's end of its line, if it gets one.
@@ -101,6 +104,7 @@ pub(crate) fn start_order(
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
         cgroup: setting.cgroup,
+        namespace: setting.first.map(|(first, user)| Namespace::Inside { first, user }),
         ..Plan::new(image, &argv, &env, fds)
     };
     Ok(start::start(&plan)?)
@@ -138,6 +142,33 @@ pub(crate) fn start_stage(
     let (_, pidfd) = start::start(&plan)
         .map_err(|failed| Failure { phase: Phase::Supervisor, errno: failed.errno })?;
     Ok(pidfd)
+}
+
+/// Starts the process that is number 1 of a new pid namespace, with these descriptors from 3 on: `image` again, in a
+/// session of its own, with the mark of the scope whose namespace it is.
+pub(crate) fn start_first(
+    image: BorrowedFd<'_>,
+    argv: &[Vec<u8>],
+    fds: &[BorrowedFd<'_>],
+    tag: &str,
+    setting: &Setting<'_>,
+    user: bool,
+) -> Result<(Pid, OwnedFd), Failure> {
+    let standard = [setting.null; 3];
+    let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
+    let mut env = vec![format!("{TAG}={tag}").into_bytes()];
+    // What tests switch off.
+    env.extend(crate::hook::inherited().map(String::into_bytes));
+    let (argv, env) = (terminated(argv)?, terminated(&env)?);
+    let image = start::Image::Open(image);
+    let plan = Plan {
+        open_files: setting.open_files,
+        pid_word: Some(setting.words.0),
+        cgroup: setting.cgroup,
+        namespace: Some(Namespace::First(user.then(Maps::own))),
+        ..Plan::new(image, &argv, &env, fds)
+    };
+    Ok(start::start(&plan)?)
 }
 
 /// Starts the supervisor below its keeper: `image` again, with these descriptors from 3 on. It stays in the

@@ -38,7 +38,7 @@ use crate::identity::{self, Identity};
 use crate::number;
 use crate::sys::Pid;
 
-pub use self::account::{Account, Act, Kill, account, kills};
+pub use self::account::{Account, Act, Kill, account, kills, unreadable};
 pub(crate) use self::account::{Deed, say, settle};
 pub(crate) use self::evidence::inode_of;
 pub use self::evidence::{Evidence, Standing, standing};

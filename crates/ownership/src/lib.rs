@@ -70,6 +70,8 @@ mod order;
 #[cfg(target_os = "linux")]
 mod peer;
 #[cfg(target_os = "linux")]
+mod pid_one;
+#[cfg(target_os = "linux")]
 mod protocol;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 mod recorder;

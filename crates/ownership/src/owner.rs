@@ -240,6 +240,8 @@ pub fn run_if_asked() -> Option<ExitCode> {
         Some(crate::client::run_keeper())
     } else if is_role(&role, SUPERVISOR_ROLE) {
         Some(crate::client::run_supervisor())
+    } else if is_role(&role, crate::program::FIRST_ROLE) {
+        Some(crate::client::run_first())
     } else if role == crate::exempt::SHIM_ROLE {
         Some(crate::exempt::run_shim())
     } else {

@@ -13,6 +13,9 @@ pub const KEEPER_ROLE: &str = "@warden";
 /// The argument with which a keeper starts the supervisor.
 pub(crate) const SUPERVISOR_ROLE: &str = "@minder";
 
+/// The argument with which a supervisor starts the process that is number 1 of a pid namespace.
+pub(crate) const FIRST_ROLE: &str = "@porter";
+
 /// Whether `argument` names this role, with or without a number behind it.
 pub(crate) fn is_role(argument: &OsStr, role: &str) -> bool {
     let rest = argument.to_str().and_then(|argument| argument.strip_prefix(role));

@@ -59,6 +59,8 @@ pub struct Picture {
     pub ledger: bool,
     /// Why the ledger cannot be read; then it is as if there were none.
     pub trouble: Option<String>,
+    /// Rows of the ledger that cannot be read, in words; all others are read.
+    pub unreadable: Vec<String>,
     /// Whether processes of other users are shown. Where they are not (`hidepid`), this user's are.
     pub whole: bool,
     /// Processes that were looked at.
@@ -81,6 +83,7 @@ pub fn look(path: &Path, jobs: &[PathBuf], detail: Detail) -> Picture {
         jobs: model::jobs(&snapshot, known),
         ledger: account.exists,
         trouble,
+        unreadable: account.unreadable,
         whole: snapshot.whole,
         processes: snapshot.processes.len(),
     };

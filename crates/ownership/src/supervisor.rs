@@ -39,6 +39,9 @@ pub(crate) enum Event {
     Unreadable { line: ScopeId, id: u64 },
     /// What [`Effect::Spawn`] led to.
     Started { scope: ScopeId, pid: Pid },
+    /// A child of ours is number 1 of this scope's pid namespace: it leaves when its root is dead and nobody is left in
+    /// there, and is held against the scope until then.
+    Housed { scope: ScopeId, first: Pid },
     /// What [`Effect::Spawn`] or [`Effect::OpenLine`] led to.
     Failed { scope: ScopeId, failure: Failure },
     /// [`Effect::OpenLine`] was done.
@@ -152,6 +155,7 @@ impl Supervisor {
                 effects.push(failed_reply(line, id, failure));
             }
             Event::Started { scope, pid } => self.started(scope, pid, now, &mut effects),
+            Event::Housed { scope, first } => self.registry.add_orphan(first, &[scope]),
             Event::Failed { scope, failure } => self.failed(scope, failure, &mut effects),
             Event::Opened { scope } => self.opened(scope, &mut effects),
             Event::LineClosed { line } => self.line_closed(line, now, &mut effects),

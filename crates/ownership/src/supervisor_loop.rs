@@ -32,6 +32,7 @@ mod door;
 mod fosters;
 mod groups;
 mod keep;
+mod namespace;
 mod off;
 mod peer;
 mod record;
@@ -92,6 +93,10 @@ struct Loop {
     start_due: bool,
     /// What the other guard holds of its scopes, for the case that it dies.
     mirrors: HashMap<(Held, ScopeId), OwnedFd>,
+    /// What is held by guards alone: who holds the other end sees when none is left.
+    alive: OwnedFd,
+    /// Those of our scopes' processes that are number 1 of a pid namespace.
+    firsts: HashMap<ScopeId, Pid>,
     /// Release commands of our scopes, sealed.
     commands: HashMap<ScopeId, OwnedFd>,
     /// Whether requests on the owner's line are ours to read.
@@ -410,9 +415,9 @@ fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself; and
-/// of a door, its directory and who knocks.
-const OWN_FILES: usize = 13;
+/// Descriptors of a guard that has nothing: streams, owner, table, link, the other guard, deaths, null, itself, what
+/// is held by guards alone; and of a door, its directory and who knocks.
+const OWN_FILES: usize = 14;
 
 /// Descriptors that are kept free of what is started, for looking at processes and signalling them.
 const SPARE_FILES: usize = 8;
@@ -420,3 +425,7 @@ const SPARE_FILES: usize = 8;
 /// Descriptors that a start with a line takes for a moment: the other end, a copy for the other guard and two
 /// handles that the hello carries, its cgroup; and those that stay, the line and the handle.
 const START_FILES: usize = 7;
+
+/// What a start in a pid namespace of its own takes beside that: the program, the guards' pipe and both ends of a line to
+/// number 1, and its handle.
+const NAMESPACE_FILES: usize = 5;

@@ -25,8 +25,8 @@ use words::{decode_failure, decode_status, low, micros, status_word};
 /// Most scopes at once. A system commonly has room for 32,768 processes; unused rows take no memory.
 const ROWS: usize = 65_536;
 
-/// Words of one row: 136 bytes.
-const ROW: usize = 17;
+/// Words of one row: 144 bytes.
+const ROW: usize = 18;
 
 // The words of a row.
 const STATE: usize = 0;
@@ -47,6 +47,8 @@ const RELEASED: usize = 14;
 const MARK: usize = 15;
 /// Grace of an end that was begun, and one more.
 const ENDING: usize = 16;
+/// Number 1 of its pid namespace.
+const FIRST: usize = 17;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -146,6 +148,8 @@ pub(crate) struct Row {
     pub(crate) mark: u64,
     /// It is being ended, with this grace.
     pub(crate) ending: Option<Duration>,
+    /// Number 1 of its pid namespace, as seen from here; 0 where it has none.
+    pub(crate) first: Pid,
     flags: u64,
 }
 
@@ -288,6 +292,16 @@ impl Table {
         low_half(self.word(slot, PID))
     }
 
+    /// Where the kernel writes the number of the process that is number 1 of its pid namespace.
+    pub(crate) fn first_word(&self, slot: Slot) -> *mut libc::pid_t {
+        low_half(self.word(slot, FIRST))
+    }
+
+    /// That one is gone.
+    pub(crate) fn forget_first(&self, slot: Slot) {
+        self.set(slot, FIRST, 0);
+    }
+
     /// Where a process that cannot execute its program says why.
     pub(crate) fn failed_word(&self, slot: Slot) -> &AtomicU64 {
         self.word(slot, FAILED)
@@ -370,6 +384,7 @@ impl Table {
             released: self.released(slot),
             mark: self.get(slot, MARK),
             ending: self.get(slot, ENDING).checked_sub(1).map(Duration::from_micros),
+            first: low(self.get(slot, FIRST)),
             flags: self.get(slot, FLAGS),
         })
     }

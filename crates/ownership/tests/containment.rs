@@ -554,3 +554,32 @@ fn an_orphan_that_lost_its_way_ends_with_its_scope() {
     wait_for("it ends with its scope", || (!daemon.lives()).then_some(()));
     assert!(Identity::of(beside.pid().cast_signed()).is_some_and(Identity::lives));
 }
+
+/// What waits for the death of another to start a new one has had its own TERM before it can see that: all stood still
+/// while it was sent. Without that it starts one, since hundreds are told between the two.
+#[test]
+fn nobody_sees_another_end_before_it_was_told_itself() {
+    if tier::cgroup().is_none() || no_hooks() {
+        return;
+    }
+    // Told in the order of their numbers: the one that is watched, many, and the one that watches.
+    let script = "cd \"$DIR\"; mkfifo held; setsid sh -c 'exec 3> held; exec sleep 600' &
+        i=0; while test $i -lt 400; do sleep 600 & i=$((i + 1)); done
+        setsid sh -c 'exec < held; : > watches; read end; : > saw; exec sleep 600' &
+        until test -e watches; do sleep 0.02; done; exit 0";
+    let saw = |off: &str| {
+        let dir = tempfile::tempdir().expect("dir");
+        let status = Command::new(env!("CARGO_BIN_EXE_own"))
+            .args(["--quiet", "--grace", "20s", "--", "sh", "-c", script])
+            .env("DIR", dir.path())
+            .env("OWNERSHIP_TEST_OFF", off)
+            .env("OWNERSHIP_TEST_CONTAINMENT", "cgroup")
+            .status()
+            .expect("own");
+        assert!(status.success(), "{status}");
+        dir.path().join("saw").exists()
+    };
+    assert!(!(0..3).any(|_| saw("")), "it stood still");
+    // That it is quick enough is luck, in which it is tried until it has it.
+    assert!((0..20).any(|_| saw("freeze")), "nobody stands still");
+}

@@ -236,7 +236,11 @@ fn no_zombie_and_no_descriptor_is_left_of_500_children() {
         (count(supervisor.pid) <= before.1 && count(own) <= before.0 + 64).then_some(())
     });
     let keeper_pid = keeper.pid().cast_signed();
-    assert_eq!(support::children_of(supervisor.pid), [keeper_pid].into(), "no zombies");
+    let mut children = support::children_of(supervisor.pid);
+    // Number 1 of the keeper's namespace, where it has one.
+    children
+        .retain(|pid| Identity::of(*pid).is_none_or(|who| who.name() != "porter" || !who.lives()));
+    assert_eq!(children, [keeper_pid].into(), "no zombies");
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn a_zombie_counts_as_gone() {
 }
 
 #[test]
-fn unsafe_groups_are_refused_and_none_is_adopted() {
+fn c56_unsafe_groups_are_refused_and_none_is_adopted() {
     let owner = owner();
     let (child, _events) = support::start(&owner, ownership::Spawn::new("sleep").arg("600"));
     let supervisor = support::supervisor_of(&child);

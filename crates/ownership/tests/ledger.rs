@@ -211,7 +211,7 @@ fn assert_moved_aside(file: &Path, what: &str) {
 }
 
 #[test]
-fn a_file_that_is_not_a_ledger_is_moved_aside() {
+fn c58_a_file_that_is_not_a_ledger_is_moved_aside() {
     let (_dir, file) = scratch();
     fs::create_dir_all(file.parent().expect("dir")).expect("dir");
     let remove_aside = || {

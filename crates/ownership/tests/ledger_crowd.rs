@@ -53,7 +53,7 @@ fn scratch() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn sixteen_writers_with_one_stopped_lose_no_row() {
+fn c57_sixteen_writers_with_one_stopped_lose_no_row() {
     const WRITERS: usize = 16;
     const ROWS: usize = 1000;
     let (_dir, file) = scratch();

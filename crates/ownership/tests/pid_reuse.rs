@@ -93,8 +93,8 @@ sleep 600"#;
 
 /// While a scope is looked through and signalled, its members die and strangers get their numbers.
 #[test]
-fn strangers_with_numbers_of_members_are_not_touched() {
-    if !namespace::enter("strangers_with_numbers_of_members_are_not_touched", LIMIT) {
+fn c59_strangers_with_numbers_of_members_are_not_touched() {
+    if !namespace::enter("c59_strangers_with_numbers_of_members_are_not_touched", LIMIT) {
         return;
     }
     let owner = owner();

@@ -813,3 +813,26 @@ impl Image {
         who.is_some_and(|who| who.has_variable(&self.marker) && who.lives())
     }
 }
+
+/// Who tidies up temporary files takes the door, or the whole directory, away: it is there again before it is needed.
+#[test]
+fn a_door_that_was_removed_is_opened_again() {
+    for whole in [false, true] {
+        let mut image = Image::start(&[]);
+        let child = image.spawn("exec sleep 600");
+        image.exec("exec");
+        let door = image.wait_for_door();
+        let inode = |door: &Path| {
+            std::fs::metadata(door).ok().map(|meta| std::os::unix::fs::MetadataExt::ino(&meta))
+        };
+        let before = inode(&door);
+        match whole {
+            true => std::fs::remove_dir_all(image.hall()).expect("remove"),
+            false => std::fs::remove_file(&door).expect("remove"),
+        }
+        wait_for("another door", || inode(&door).filter(|_| before.is_some()));
+        let back = image.reattach();
+        assert_eq!(back.len(), 1, "{whole}: {back:?}");
+        assert!(child.lives());
+    }
+}

@@ -66,7 +66,7 @@ fn ends_properly(child: &Owned, events: &std::sync::mpsc::Receiver<ChildEvent>) 
 }
 
 #[test]
-fn a_killed_supervisor_is_replaced_and_its_children_live() {
+fn c53_a_killed_supervisor_is_replaced_and_its_children_live() {
     let owner = owner();
     let (child, events) = start(&owner, sleeper());
     let before = Guards::of(&child);

@@ -86,7 +86,7 @@ fn a_guard_that_is_killed_in_its_set_up_has_a_successor() {
 
 /// It says so, with the reason and within the time of the starts; the next request starts others.
 #[test]
-fn guards_that_always_die_are_a_clear_error_and_the_next_request_asks_again() {
+fn c54_guards_that_always_die_are_a_clear_error_and_the_next_request_asks_again() {
     if no_hooks() {
         return;
     }

@@ -35,7 +35,7 @@ fn the_owner_has_no_child_of_ours() {
 }
 
 #[test]
-fn junk_on_a_line_does_nothing() {
+fn c55_junk_on_a_line_does_nothing() {
     let owner = owner();
     let dir = tempfile::tempdir().expect("dir");
     let junk = support::example("junk-sender");

@@ -1,6 +1,5 @@
 //! From the arguments of `delegate run` to a batch and its settings. Nothing is started here.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +39,7 @@ impl Input {
         let text = if file == "-" {
             read_bounded(io::stdin())
         } else {
-            File::open(file).and_then(read_bounded)
+            config::plain::open(Path::new(file)).and_then(read_bounded)
         };
         let text = text.map_err(|error| unreadable(file, &error))?;
         let batch = batch_file::parse(&text, Path::new(file))?;

@@ -1,5 +1,7 @@
 //! `delegate config`: what is in force and from where, what is wrong with files, where they are looked
-//! for, and the keys as JSON Schema. The library decides; here are the forms.
+//! for, and the keys as JSON Schema. The library decides; here are the forms. `edit` changes a file.
+
+mod edit;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ use crate::cli::{Context, warn, write_out};
 #[command(after_help = "Examples:
   delegate config show --origin          every value and where it came from
   delegate config check delegate.yaml    everything that is wrong with one file
+  delegate config edit                   change a file, checked before it counts
   delegate config path                   where files are looked for
   delegate config schema > schema.json   the keys, for an editor")]
 pub(crate) struct ConfigArgs {
@@ -42,6 +45,14 @@ enum What {
 
 Exit code 2 when something is wrong.")]
     Check(CheckArgs),
+    /// Open a file in $VISUAL or $EDITOR; it takes its place only when nothing is wrong with it
+    #[command(after_help = "Examples:
+  delegate config edit                   the strongest file that is there, else your own
+  delegate config edit delegate.yaml
+  delegate config edit --resume          take up what was refused, or broken off
+
+Exit code 2 when what was written is not taken: the file stays as it was, and FILE.edit holds your text.")]
+    Edit(edit::EditArgs),
     /// Print where configuration files are looked for, what was found, and where state is kept
     #[command(after_help = "Examples:
   delegate config path
@@ -94,6 +105,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<Exit, Fault> {
     match &args.what {
         What::Show(args) => show(args, context),
         What::Check(args) => check(args, context),
+        What::Edit(args) => edit::run(args, context),
         What::Path(args) => path(args, context),
         What::Schema => {
             let schema = config::schema();

@@ -24,9 +24,10 @@ use crate::cli::{Context, value_of, write_out};
 #[command(after_help = "Examples:
   delegate doctor                         what is used here, and why not more
   delegate doctor --containment cgroup    whether this could be kept; exits with 3 if not
+  delegate doctor --containment pid-namespace
   delegate doctor --json | jq .containment.used")]
 pub(crate) struct DoctorArgs {
-    /// What would be asked for: auto, subreaper or cgroup
+    /// What would be asked for: auto, subreaper, cgroup or pid-namespace
     #[arg(long, value_name = "TIER", default_value_t = Containment::Auto)]
     containment: Containment,
     /// Print one JSON object
@@ -169,14 +170,16 @@ fn contained(asked: Containment, machine: &Machine, choice: &Choice) -> Containe
     let row = |tier: Tier| TierRow {
         tier: tier.word(),
         offered: machine.refusal(tier).is_none(),
-        used: choice.used.is_some_and(|used| tier <= used),
+        used: choice.used.is_some_and(|used| tier <= used) && machine.refusal(tier).is_none(),
         why: choice.not.iter().find(|(not, _)| *not == tier).map(|(_, why)| why.to_string()),
     };
     Contained {
         asked: asked.word(),
         used: choice.used.map(Tier::word),
         tiers: Tier::ALL.map(row).into(),
-        cgroup: machine.cgroup.dir.clone().filter(|_| choice.used >= Some(Tier::Cgroup)),
+        cgroup: machine.cgroup.dir.clone().filter(|_| {
+            choice.used >= Some(Tier::Cgroup) && machine.refusal(Tier::Cgroup).is_none()
+        }),
     }
 }
 
@@ -202,6 +205,7 @@ fn try_out(asked: Containment, expected: Tier) -> Result<(), String> {
         .spawn(spawn, move |event| drop(tell.send(event)))
         .map_err(|error| error.to_string())?;
     let in_cgroup = has_cgroup(&child);
+    let inside = has_namespace(&child);
     child.kill();
     loop {
         match events.recv_timeout(PATIENCE) {
@@ -211,7 +215,14 @@ fn try_out(asked: Containment, expected: Tier) -> Result<(), String> {
             Err(_) => return Err("its end was not told in time".to_owned()),
         }
     }
-    if in_cgroup == (expected >= Tier::Cgroup) {
+    // A pid namespace has a cgroup only where there can be one.
+    let right = match expected {
+        Tier::PidNamespace => inside,
+        expected @ (Tier::Subreaper | Tier::Cgroup | _) => {
+            in_cgroup == (expected >= Tier::Cgroup) && !inside
+        }
+    };
+    if right {
         Ok(())
     } else {
         Err(format!("a program that was started is not held by {}", expected.word()))
@@ -221,6 +232,19 @@ fn try_out(asked: Containment, expected: Tier) -> Result<(), String> {
 #[cfg(target_os = "linux")]
 fn has_cgroup(child: &ownership::Owned) -> bool {
     child.cgroup().is_some()
+}
+
+/// Whether it has another pid namespace than this program.
+#[cfg(target_os = "linux")]
+fn has_namespace(child: &ownership::Owned) -> bool {
+    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
+    let its = of(&child.pid().to_string());
+    its.is_some() && its != of("self")
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_namespace(_child: &ownership::Owned) -> bool {
+    false
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -275,7 +299,11 @@ fn problems(findings: &Findings, asked: Containment, choice: &Choice) -> Vec<Str
     let mut problems = Vec::new();
     match choice.used {
         None => {
-            let wanted = if asked == Containment::Cgroup { Tier::Cgroup } else { Tier::Subreaper };
+            let wanted = match asked {
+                Containment::Cgroup => Tier::Cgroup,
+                Containment::PidNamespace => Tier::PidNamespace,
+                Containment::Auto | Containment::Subreaper | _ => Tier::Subreaper,
+            };
             let why = choice.not.iter().find(|(tier, _)| *tier == wanted);
             let why = why.map_or_else(String::new, |(_, why)| format!(": {why}"));
             problems.push(format!("no process can be held by {}{why}", wanted.word()));
@@ -301,8 +329,8 @@ fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String
     };
     remark(
         machine.has_a_door(),
-        "this user's systemd can give a cgroup that may be written; this program does not ask it: \
-         start yours with `systemd-run --user --scope -p Delegate=yes -- PROGRAM`",
+        "this user's systemd can give a cgroup that may be written: `delegate own --containment cgroup` \
+         asks it by itself; start others with `systemd-run --user --scope -p Delegate=yes -- PROGRAM`",
     );
     remark(
         machine.hidepid,

@@ -88,6 +88,7 @@ pub(crate) fn run(args: &JanitorArgs, context: &Context) -> Result<Exit, Fault> 
     } else if !finding.ledger {
         warn("there is no ledger here, so only marks are seen, and nothing is proved");
     }
+    finding.unreadable_rows.iter().for_each(|row| warn(&unreadable(row)));
     if !finding.whole {
         warn("only your own processes are shown here (hidepid)");
     }
@@ -116,10 +117,15 @@ pub(crate) fn run(args: &JanitorArgs, context: &Context) -> Result<Exit, Fault> 
     Ok(exit)
 }
 
+/// A row of the ledger that cannot be read.
+pub(crate) fn unreadable(row: &str) -> String {
+    format!("the ledger's {row}; it is left alone, and all others are read")
+}
+
 /// Whether something is left, and whether all that was asked for was done.
 fn exit(rest: &Finding, cleaned: &Cleaned) -> Exit {
     let stays = cleaned.fates.iter().any(|(_, fate)| matches!(fate, Fate::Left(_)));
-    if stays || cleaned.unwritten.is_some() {
+    if stays || cleaned.unwritten.is_some() || !rest.unreadable_rows.is_empty() {
         Exit::BrokenPromise
     } else if rest.found.iter().any(|found| found.grade >= Grade::Likely) {
         Exit::Failed
@@ -268,6 +274,7 @@ fn report(finding: &Finding, cleaned: Option<&Cleaned>) -> Value {
         "spared": spared.collect::<Vec<_>>(),
         "ledger": finding.ledger,
         "ledger_trouble": finding.trouble,
+        "ledger_rows_unreadable": finding.unreadable_rows,
         "all_users_shown": finding.whole,
         "unreadable_environments": finding.unreadable,
         "ended": ended,

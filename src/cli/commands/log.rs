@@ -12,7 +12,7 @@ use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::text::{ago, escape};
 use crate::cli::render::{Style, json};
-use crate::cli::{Context, LEDGER, write_out};
+use crate::cli::{Context, LEDGER, warn, write_out};
 
 /// `delegate log`.
 #[derive(Debug, Args)]
@@ -50,17 +50,20 @@ pub(crate) fn run(args: &LogArgs, context: &Context) -> Result<Exit, Fault> {
     let path = context.state_dir.join(LEDGER);
     let kills = ledger::kills(&path, &context.state_dir, since)
         .map_err(|error| Fault::System("the kills cannot be read", io::Error::other(error)))?;
+    let unreadable = ledger::unreadable(&path).unwrap_or_default();
+    let exit = if unreadable.is_empty() { Exit::Done } else { Exit::BrokenPromise };
     if args.json {
-        write_out(|to| json::line(to, &report(&kills)))?;
-        return Ok(Exit::Done);
+        write_out(|to| json::line(to, &report(&kills, &unreadable)))?;
+        return Ok(exit);
     }
+    unreadable.iter().for_each(|row| warn(&super::janitor::unreadable(row)));
     write_out(|to| {
         if kills.is_empty() {
             return writeln!(to, "nobody was ended");
         }
         kills.iter().try_for_each(|kill| say(to, kill, now, context.out))
     })?;
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 fn by(by: EndedBy) -> &'static str {
@@ -107,7 +110,7 @@ fn say(to: &mut dyn Write, kill: &Kill, now: Duration, style: Style) -> io::Resu
     Ok(())
 }
 
-fn report(kills: &[Kill]) -> Value {
+fn report(kills: &[Kill], unreadable: &[String]) -> Value {
     let seconds = |millis| Duration::from_millis(millis).as_secs_f64();
     let values = kills.iter().map(|kill| {
         let acts = kill.acts.iter().map(|act| {
@@ -125,5 +128,6 @@ fn report(kills: &[Kill]) -> Value {
             "acts": acts.collect::<Vec<_>>(),
         })
     });
-    json!({"schema": "delegate.kills/1", "kills": values.collect::<Vec<_>>()})
+    json!({"schema": "delegate.kills/1", "kills": values.collect::<Vec<_>>(),
+        "ledger_rows_unreadable": unreadable})
 }

@@ -18,6 +18,8 @@ use ownership::keep::Rules;
 
 use crate::cli::Context;
 use crate::cli::exit::Exit;
+#[cfg(target_os = "linux")]
+use crate::cli::scope;
 
 /// Exit status of `own` when it failed itself, as of env(1).
 const FAILED: u8 = 125;
@@ -29,6 +31,7 @@ const FAILED: u8 = 125;
   delegate own --grace 10s -- ./server --port 8080
   delegate wrap --report /dev/fd/3 -- agent 3>ended.json
   delegate own --keep tmux,ssh-agent -- agent
+  delegate own --containment pid-namespace -- ./install-everything
   delegate own --list-rules
 
 Terminal, signals, streams and everything else that a program finds pass through. When it ends, in whatever way, what
@@ -49,12 +52,15 @@ pub(crate) struct OwnArgs {
     /// Show all rules: what each keeps, what is checked, and why
     #[arg(long)]
     list_rules: bool,
-    /// What holds the tree together: auto, subreaper or cgroup
+    /// What holds the tree together: auto, subreaper, cgroup or pid-namespace
     #[arg(long, value_name = "TIER", default_value = "auto")]
     containment: Containment,
     /// Do not say what was ended
     #[arg(short, long)]
     quiet: bool,
+    /// A scope of this user's systemd was asked for already
+    #[arg(long, hide = true)]
+    in_scope: bool,
     /// The program, by name or path, and its arguments
     #[arg(
         value_name = "PROGRAM",
@@ -89,6 +95,11 @@ pub(crate) fn run(args: &OwnArgs, context: &Context) -> ExitCode {
             ));
         }
     };
+    if !args.in_scope
+        && let Err(why) = scope::enter(args.containment, &["own", "wrap"])
+    {
+        return wrong(&why);
+    }
     let mut words = args.command.iter().cloned();
     let Some(program) = words.next() else { return FAILED.into() };
     ownership::wrap::Wrap::new("own", program, words.collect())
@@ -133,7 +144,7 @@ fn wrong(what: &str) -> ExitCode {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(args: &OwnArgs, _context: &Context) -> ExitCode {
     let _ = (&args.grace, &args.report, args.quiet, &args.command, &args.keep, args.list_rules);
-    let _ = args.containment;
+    let _ = (args.containment, args.in_scope);
     crate::cli::warn("owned processes are not supported on this system; nothing was started");
     FAILED.into()
 }

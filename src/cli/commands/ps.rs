@@ -1,7 +1,8 @@
 //! `delegate ps`: who owns what that lives here, with what it costs and why it is alive. What is known comes from
-//! [`ownership::sight`]; which run an owner works on, from the store.
+//! [`ownership::sight`]; which run an owner works on, from the store; what its tasks do, from itself, if it answers.
 
 mod report;
+mod tasks;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,12 +16,15 @@ use ownership::sight::{
     self, ChildView, Detail, JobView, OwnerState, OwnerView, Picture, ProcessView, WhyAlive,
 };
 
-use crate::cli::commands::janitor::{JOBS, bytes};
+use crate::cli::commands::janitor::{JOBS, bytes, unreadable};
+use crate::cli::control;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::text::{clip, count, escape, took};
 use crate::cli::render::{Paint, Style, json};
 use crate::cli::{Context, LEDGER, screen, warn, write_out};
+
+use tasks::{Task, Tasks};
 
 /// Runs that are looked through for the one of an owner.
 const RUNS: usize = 500;
@@ -36,7 +40,9 @@ const AGAIN: Duration = Duration::from_secs(2);
   delegate ps --filter port=8080 --json    who listens there, for a program
   delegate ps --all -w                     marks of other state directories too; look again all the time
 
-Filters: owner, pid, run, name, purpose, state, why (owner-lives, exempt, ending, left-over,
+Of an owner that answers at once it also shows the tasks: number, state, time, goal, tool and model.
+
+Filters: owner, pid, run, status (of a task), name, purpose, state, why (owner-lives, exempt, ending, left-over,
 unknown), known-by (row, place, mark), port. Several must all hold; name and purpose hold a text.")]
 pub(crate) struct PsArgs {
     /// Only processes for which this holds (repeatable)
@@ -87,6 +93,7 @@ enum Key {
     Owner,
     Pid,
     Run,
+    Status,
     Name,
     Purpose,
     State,
@@ -95,10 +102,11 @@ enum Key {
     Port,
 }
 
-const KEYS: [(&str, Key); 9] = [
+const KEYS: [(&str, Key); 10] = [
     ("owner", Key::Owner),
     ("pid", Key::Pid),
     ("run", Key::Run),
+    ("status", Key::Status),
     ("name", Key::Name),
     ("purpose", Key::Purpose),
     ("state", Key::State),
@@ -140,20 +148,20 @@ pub(crate) fn run(args: &PsArgs, context: &Context) -> Result<Exit, Fault> {
         }));
     }
     loop {
-        let (picture, runs) = look(args, context);
+        let Seen { picture, runs, tasks } = look(args, context);
         if args.json {
-            write_out(|to| json::line(to, &report::report(&picture, &runs)))?;
-            return Ok(Exit::Done);
+            write_out(|to| json::line(to, &report::report(&picture, &runs, &tasks)))?;
+            return Ok(exit(&picture));
         }
         let text = if args.flat {
-            flat(&picture, &runs, args.sort, context.out)
+            flat(&picture, &runs, &tasks, args.sort, context.out)
         } else {
-            tree(&picture, &runs, context.out)
+            tree(&picture, &runs, &tasks, context.out)
         };
         if !args.watch {
             remarks(&picture, args);
             write_out(|to| to.write_all(text.as_bytes()))?;
-            return Ok(Exit::Done);
+            return Ok(exit(&picture));
         }
         // From the top, each line to its end, and what is left below.
         let lines = text.replace('\n', "\x1b[K\n");
@@ -162,18 +170,35 @@ pub(crate) fn run(args: &PsArgs, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-fn look(args: &PsArgs, context: &Context) -> (Picture, Runs) {
+/// Of a ledger with rows that cannot be read not all is shown.
+fn exit(picture: &Picture) -> Exit {
+    if picture.unreadable.is_empty() { Exit::Done } else { Exit::BrokenPromise }
+}
+
+/// What there is to show.
+struct Seen {
+    picture: Picture,
+    runs: Runs,
+    tasks: Tasks,
+}
+
+fn look(args: &PsArgs, context: &Context) -> Seen {
     let detail = if args.pss { Detail::none().pss() } else { Detail::none() };
     let path = context.state_dir.join(LEDGER);
     let mut picture = sight::look(&path, &[context.state_dir.join(JOBS)], detail.ports());
     let runs = runs(context);
     picture.owners.retain(|owner| args.all || owner.in_ledger);
+    // Nobody is asked where nobody could answer.
+    let lives = picture.owners.iter().any(|owner| owner.state == OwnerState::Lives);
+    let tasks = if lives { tasks::ask(&control::directory(context)) } else { Tasks::new() };
     picture.jobs.retain(|job| args.all || job.reason.is_some());
     for owner in &mut picture.owners {
         let run = run_of(owner, &runs).cloned();
         let owner_pid = owner.identity.pid;
         for child in &mut owner.children {
-            let about = About { owner: Some(owner_pid), run: run.as_ref(), child: Some(child) };
+            let task = task_of(&tasks, owner_pid, child);
+            let (owner, run, child_) = (Some(owner_pid), run.as_ref(), Some(&*child));
+            let about = About { owner, run, child: child_, task };
             let kept: Vec<_> =
                 child.processes.iter().map(|one| about.passes(one, &args.filter)).collect();
             let mut kept = kept.into_iter();
@@ -188,11 +213,16 @@ fn look(args: &PsArgs, context: &Context) -> (Picture, Runs) {
         .owners
         .retain(|owner| !owner.children.is_empty() || (!asked && owner.state == OwnerState::Lives));
     for job in &mut picture.jobs {
-        let about = About { owner: None, run: None, child: None };
+        let about = About { owner: None, run: None, child: None, task: None };
         job.processes.retain(|one| about.passes(one, &args.filter));
     }
     picture.jobs.retain(|job| !job.processes.is_empty());
-    (picture, runs)
+    Seen { picture, runs, tasks }
+}
+
+/// What the first process of a child works on.
+fn task_of<'a>(tasks: &'a Tasks, owner: u32, child: &ChildView) -> Option<&'a Task> {
+    tasks::of_process(tasks, owner, child.processes.first()?.pid)
 }
 
 fn runs(context: &Context) -> Runs {
@@ -230,6 +260,7 @@ struct About<'a> {
     owner: Option<u32>,
     run: Option<&'a Run>,
     child: Option<&'a ChildView>,
+    task: Option<&'a Task>,
 }
 
 impl About<'_> {
@@ -246,6 +277,7 @@ impl About<'_> {
             Key::Owner => self.owner.is_some_and(|owner| owner.to_string() == *value),
             Key::Pid => one.pid.to_string() == *value,
             Key::Run => self.run.is_some_and(|run| run.id.starts_with(value)),
+            Key::Status => self.task.is_some_and(|task| task.state() == value),
             Key::Name => one.name.contains(value),
             Key::Purpose => self.purpose().contains(value),
             Key::State => one.state.to_string() == *value,
@@ -284,16 +316,18 @@ fn remarks(picture: &Picture, args: &PsArgs) {
     } else if !picture.ledger && !args.all {
         warn("there is no ledger in this state directory; --all shows what bears a mark");
     }
+    picture.unreadable.iter().for_each(|row| warn(&unreadable(row)));
     if !picture.whole {
         warn("only your own processes are shown here (hidepid)");
     }
 }
 
-const HEAD: &str = "    PID     AGE       MEM     CPU  S  WHAT";
+const HEAD: &str = "    PID     AGE       MEM     CPU  S  TIER           WHAT";
 
-fn line(one: &ProcessView, before: &str, mark: &str) -> String {
+/// `tier` stands with the first process of a child.
+fn line(one: &ProcessView, tier: &str, before: &str, mark: &str) -> String {
     let mut line = format!(
-        "{:>7} {:>7} {:>9} {:>7}  {}  {before}",
+        "{:>7} {:>7} {:>9} {:>7}  {}  {tier:13}  {before}",
         one.pid,
         took(one.age),
         bytes(one.pss.unwrap_or(one.rss)),
@@ -311,10 +345,12 @@ fn line(one: &ProcessView, before: &str, mark: &str) -> String {
     line
 }
 
-fn tree(picture: &Picture, runs: &Runs, style: Style) -> String {
+fn tree(picture: &Picture, runs: &Runs, tasks: &Tasks, style: Style) -> String {
     let mut lines = Vec::new();
     for owner in &picture.owners {
         lines.push(owner_line(owner, run_of(owner, runs), style));
+        let threads = tasks::in_threads(tasks, owner.identity.pid);
+        lines.extend(threads.map(|task| format!("{:53}{}, in a thread", "", task.line())));
         for child in &owner.children {
             let purpose = child.row.as_ref().map_or("", |row| &*row.purpose);
             for (at, one) in child.processes.iter().enumerate() {
@@ -326,18 +362,21 @@ fn tree(picture: &Picture, runs: &Runs, style: Style) -> String {
                 }
                 if first {
                     mark.push_str(&why(&child.why));
+                    let task = task_of(tasks, owner.identity.pid, child);
+                    mark.extend(task.map(|task| format!(" {}", task.line())));
                 }
                 if known_by(one) == "mark" {
                     mark.push_str(" (by its mark only)");
                 }
-                lines.push(line(one, &before, &mark));
+                let tier = if first { child.tier.word() } else { "" };
+                lines.push(line(one, tier, &before, &mark));
             }
         }
     }
     for JobView { id, reason, processes, .. } in &picture.jobs {
         let reason = reason.as_deref().map_or("of another state directory", |reason| reason);
         lines.push(style.paint(Paint::Faint, &format!("exempt job {id}: {}", escape(reason))));
-        lines.extend(processes.iter().map(|one| line(one, &"  ".repeat(one.depth + 1), "")));
+        lines.extend(processes.iter().map(|one| line(one, "", &"  ".repeat(one.depth + 1), "")));
     }
     page(lines, picture, style)
 }
@@ -379,26 +418,29 @@ fn owner_line(owner: &OwnerView, run: Option<&Run>, style: Style) -> String {
     style.paint(paint, &text)
 }
 
-fn flat(picture: &Picture, runs: &Runs, by: Sort, style: Style) -> String {
+fn flat(picture: &Picture, runs: &Runs, tasks: &Tasks, by: Sort, style: Style) -> String {
     use std::cmp::Reverse;
-    let mut all: Vec<(&ProcessView, String)> = Vec::new();
+    let mut all: Vec<(&ProcessView, &str, String)> = Vec::new();
     for owner in &picture.owners {
         let run = run_of(owner, runs).map_or(String::new(), |run| format!(" run {}", run.short));
         for child in &owner.children {
-            let of = format!(" (of {}{run}{})", owner.identity.pid, why(&child.why));
-            all.extend(child.processes.iter().map(|one| (one, of.clone())));
+            let task = task_of(tasks, owner.identity.pid, child);
+            let task = task.map_or_else(String::new, |task| format!(", {}", task.line()));
+            let of = format!(" (of {}{run}{}{task})", owner.identity.pid, why(&child.why));
+            let tier = child.tier.word();
+            all.extend(child.processes.iter().map(|one| (one, tier, of.clone())));
         }
     }
     for job in &picture.jobs {
-        all.extend(job.processes.iter().map(|one| (one, format!(" (exempt job {})", job.id))));
+        all.extend(job.processes.iter().map(|one| (one, "", format!(" (exempt job {})", job.id))));
     }
     match by {
-        Sort::Mem => all.sort_by_key(|(one, _)| Reverse(one.pss.unwrap_or(one.rss))),
-        Sort::Cpu => all.sort_by_key(|(one, _)| Reverse(one.cpu)),
-        Sort::Age => all.sort_by_key(|(one, _)| one.start),
-        Sort::Pid => all.sort_by_key(|(one, _)| one.pid),
+        Sort::Mem => all.sort_by_key(|(one, ..)| Reverse(one.pss.unwrap_or(one.rss))),
+        Sort::Cpu => all.sort_by_key(|(one, ..)| Reverse(one.cpu)),
+        Sort::Age => all.sort_by_key(|(one, ..)| one.start),
+        Sort::Pid => all.sort_by_key(|(one, ..)| one.pid),
     }
-    page(all.into_iter().map(|(one, of)| line(one, "", &of)).collect(), picture, style)
+    page(all.into_iter().map(|(one, tier, of)| line(one, tier, "", &of)).collect(), picture, style)
 }
 
 fn page(lines: Vec<String>, picture: &Picture, style: Style) -> String {

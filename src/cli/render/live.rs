@@ -370,6 +370,8 @@ mod tests {
                 name: "rg".into(),
                 preview: Some("212 matches so far".into()),
                 args: Value::Null,
+                id: None,
+                args_bytes: 0,
             }
             .of(child(0))
             .unwrap(),

@@ -7,7 +7,8 @@ use delegate_protocol::outcome::{
     Approval, MAX_APPROVALS, MAX_PATHS, NAME_BYTES, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES,
     ToolEnd, ToolOutput,
 };
-use delegate_protocol::{Beat, Note, Tokens};
+use delegate_protocol::trace::ToolTrace;
+use delegate_protocol::{Beat, Note, Tokens, ToolCall, Value, tool_text};
 
 use super::cut_off;
 
@@ -26,9 +27,25 @@ pub struct Spent {
     pub(super) written: Paths,
     pub(super) tail: VecDeque<ToolOutput>,
     pub(super) approvals: VecDeque<Approval>,
+    trace: ToolTrace,
 }
 
 impl Spent {
+    /// Takes the start of a tool.
+    pub fn tool(&mut self, name: &str, args: &Value, id: Option<&str>, args_bytes: u64) {
+        // A worker of another make may name things as long as it likes, and many of them are kept.
+        let (mut name, mut id) = (head(name), id.map(head));
+        cut_off(&mut name, NAME_BYTES);
+        id.iter_mut().for_each(|id| cut_off(id, NAME_BYTES));
+        self.trace.start(id.as_deref(), &name, args_bytes, tool_text::input_summary(args));
+    }
+
+    /// Its calls of tools by what it told; those that ran ended with it, and not well.
+    pub(super) fn tool_trace(&mut self) -> Vec<ToolCall> {
+        self.trace.all_done(false);
+        self.trace.take()
+    }
+
     /// Takes a note; `tool` is the one that runs.
     pub fn note(&mut self, note: Note, tool: Option<&str>) {
         match note {
@@ -43,7 +60,10 @@ impl Spent {
             }
             Note::File { path, written: true } => self.written.add(path),
             Note::File { path, written: false } => self.read.add(path),
-            Note::ToolDone(ToolEnd { tool: named, ok, preview, .. }) => {
+            Note::ToolDone(ToolEnd { id, tool: named, result_bytes, ok, preview }) => {
+                let mut id = id;
+                id.iter_mut().for_each(|id| cut_off(id, NAME_BYTES));
+                drop(self.trace.done(id.as_deref(), result_bytes, ok));
                 if self.tail.len() == OUTPUT_TAIL {
                     self.tail.pop_front();
                 }
@@ -73,6 +93,11 @@ impl Spent {
     pub fn api_calls(&self) -> u64 {
         self.calls[0].max(self.calls[1])
     }
+}
+
+/// Of a text that may be long, what has any use here.
+fn head(text: &str) -> String {
+    text.chars().take(NAME_BYTES).collect()
 }
 
 /// Paths in the order of their first mention; no more than an entry takes.
@@ -119,6 +144,32 @@ mod tests {
         assert_eq!(spent.api_calls(), 7);
     }
 
+    /// What is kept of a worker that names things without end is bounded.
+    #[test]
+    fn calls_of_a_worker_of_another_make_are_bounded() {
+        let mut spent = Spent::default();
+        let long = "é".repeat(100_000);
+        let args = Value::Map([(long.clone(), Value::Text(long.clone()))].into());
+        for _ in 0..2 * delegate_protocol::outcome::MAX_TOOL_TRACE {
+            spent.tool(&long, &args, Some(&long), u64::MAX);
+        }
+        let id = Some(long.clone());
+        let end = ToolEnd { id, tool: None, result_bytes: 5, ok: true, preview: None };
+        spent.note(Note::ToolDone(end), None);
+        let trace = spent.tool_trace();
+        assert_eq!(trace.len(), delegate_protocol::outcome::MAX_TOOL_TRACE);
+        let bytes = |call: &ToolCall| {
+            let summary = &call.input_summary;
+            let words = summary.argument_keys.iter().chain(&summary.targets);
+            call.tool.len() + words.map(String::len).sum::<usize>()
+        };
+        assert!(trace.iter().all(|call| bytes(call) < 4096 && call.tool.len() <= NAME_BYTES));
+        // The end found its call, though both had a name that is cut.
+        let last = trace.last().unwrap();
+        assert_eq!((last.result_bytes, last.status.as_str()), (5, "ok"));
+        assert_eq!(trace[0].status, "ok");
+    }
+
     #[test]
     fn c15_paths_are_told_once_in_order_and_are_bounded() {
         let mut spent = Spent::default();
@@ -142,7 +193,8 @@ mod tests {
         let mut spent = Spent::default();
         for number in 0..OUTPUT_TAIL + 1 {
             let preview = Some("é".repeat(2 * PREVIEW_CHARS));
-            let end = ToolEnd { tool: None, result_bytes: 1, ok: number % 2 == 0, preview };
+            let end =
+                ToolEnd { id: None, tool: None, result_bytes: 1, ok: number % 2 == 0, preview };
             spent.note(Note::ToolDone(end), Some(&number.to_string()));
         }
         assert_eq!(spent.tail.len(), OUTPUT_TAIL);

@@ -322,7 +322,7 @@ pub(crate) const KEYS: [KeyInfo; 36] = [
         default: "auto",
         also: None,
         sensitive: false,
-        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper or cgroup; what cannot be had is refused (delegate doctor).",
+        about: "What holds a child and all that it starts together: auto (the best that there is), subreaper, cgroup or pid-namespace (a child then sees other process numbers); what cannot be had is refused (delegate doctor).",
     },
     KeyInfo {
         id: Id::MaxIterations,

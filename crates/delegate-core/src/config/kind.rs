@@ -66,7 +66,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
-            Self::Containment => f.write_str("auto, subreaper or cgroup"),
+            Self::Containment => f.write_str(ownership::containment::CHOICES),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

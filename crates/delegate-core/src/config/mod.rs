@@ -17,6 +17,7 @@ mod keys;
 mod kind;
 mod layer;
 mod nearest;
+pub mod plain;
 mod schema;
 mod search;
 mod show;

@@ -90,7 +90,9 @@ fn of(key: &KeyInfo) -> Value {
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
-        Type::Containment => json!({ "enum": ["auto", "subreaper", "cgroup"] }),
+        Type::Containment => {
+            json!({ "enum": ["auto", "subreaper", "cgroup", "pid-namespace", "pid_namespace"] })
+        }
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),

@@ -208,7 +208,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Diagnostic> {
     };
     let mut bytes = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = super::plain::open(path).map_err(failed)?;
     file.take(most).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > limit {
         return Err(fault("too_large", format!("the file has more than {limit} bytes")));

@@ -144,11 +144,26 @@ impl Source<'_> {
     }
 }
 
-/// Whether a line names a key, or has an address with a password in it.
+/// Names of what is secret, for those that were meant.
+const SECRETS: [&str; 7] =
+    ["api_key", "api_token", "token", "secret", "password", "authorization", "credentials"];
+
+/// Whether a line names a key, or what may have been meant as one, or has an address with a password in it, or a value that
+/// has a name (`&name`): then it may be the value of a key elsewhere.
 fn names_key(line: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let authority = |rest: &str| rest.split(['/', '?', '#', '\'', '"']).next()?.rfind('@');
-    line.split(|c| !in_name(c)).any(delegate_protocol::routing::is_secret_name)
+    let mut before = ' ';
+    let has_anchor = line.chars().any(|c| {
+        let starts = before == '&' && in_name(c);
+        before = c;
+        starts
+    });
+    let meant = |name: &str| name.len() > 3 && super::nearest::nearest(name, SECRETS).is_some();
+    has_anchor
+        || line
+            .split(|c| !in_name(c))
+            .any(|name| delegate_protocol::routing::is_secret_name(name) || meant(name))
         || line.split("://").skip(1).any(|rest| authority(rest).is_some())
 }
 

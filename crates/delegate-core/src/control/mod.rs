@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `protocol` | what is asked and answered |
 //! | `operator` | finds what an id names and does it |
+//! | `act` | does what a model asks for |
 //! | `place` | the directory of the sockets: whose, which are dead |
 //! | `server` | listens, on a thread of its own |
 //! | `client` | asks, blocking |
@@ -12,12 +13,14 @@
 //! `std` and tokio carry it, and no further crate: peer credentials and the directory's mode are unix
 //! matters that an abstraction over named pipes does not have.
 
+mod act;
 mod client;
 mod operator;
 mod place;
 mod protocol;
 mod server;
 
+pub(crate) use act::act;
 pub use client::{Called, Client, Watched, call, clients};
 pub use operator::{LiveRunInfo, Operator};
 pub use place::directory;

@@ -78,16 +78,16 @@ impl Batch {
     /// # Errors
     /// As [`Batch::start`].
     pub fn plan(&mut self) -> Result<&Plan, StartError> {
-        let plan = self.made()?;
+        let plan = self.made(When::ToLook)?;
         Ok(self.plan.insert(plan))
     }
 
-    fn made(&mut self) -> Result<Plan, StartError> {
+    fn made(&mut self, when: When) -> Result<Plan, StartError> {
         match (self.plan.take(), &self.call) {
             (Some(plan), _) => Ok(plan),
-            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref()),
+            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref(), when),
             (None, Some((arguments, agent))) => {
-                self.delegator.plan_call(arguments, agent, self.parent.as_deref())
+                self.delegator.plan_call(arguments, agent, self.parent.as_deref(), when)
             }
         }
     }
@@ -105,7 +105,7 @@ impl Batch {
     /// # Errors
     /// Nothing was started, and why.
     pub fn start_blocking(mut self) -> Result<Run, StartError> {
-        let plan = self.made()?;
+        let plan = self.made(When::ToStart)?;
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
         let parent = self.parent.as_ref().and_then(|parent| parent.session_id.clone());
         let beginning = Beginning {
@@ -124,6 +124,13 @@ impl Batch {
     pub async fn run(self) -> Result<Report, StartError> {
         Ok(self.start().await?.finish().await)
     }
+}
+
+/// What a plan is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    ToLook,
+    ToStart,
 }
 
 /// What a batch brings along besides its plan.

@@ -8,6 +8,7 @@ use delegate_protocol::delegation::Work;
 use delegate_protocol::{Isolation, RunId};
 use tokio::sync::oneshot;
 
+use super::batch::When;
 use super::{Inner, check_containment};
 use crate::launch::{self, Launcher, program};
 use crate::plan::{self, Parent, Plan, StartError, Task};
@@ -24,7 +25,7 @@ impl Nest for Inner {
             Isolation::Thread => plan::Isolation::Thread,
         });
         let settings = &self.settings;
-        self.with_means(Some(parent), |means| match work {
+        self.with_means(Some(parent), When::ToStart, |means| match work {
             Work::Tasks(orders) => {
                 let mut tasks = orders.into_iter().map(Task::from).collect();
                 plan::plan_nested(&mut tasks, settings, asked, means)
@@ -62,7 +63,11 @@ impl Inner {
         launch::make_room(plan.isolation, others + plan.tasks.len().min(places));
         let launcher = match plan.isolation {
             Isolation::Thread => {
-                let owner = program::owner().map(|owner| self.records.kept_by(owner));
+                let owner = program::owner().map(|owner| {
+                    // What a task in a thread starts is held as it is asked for here too.
+                    let owner = self.records.kept_by(owner);
+                    owner.with_containment(plan.settings.containment)
+                });
                 Launcher::Thread(self.registry.clone(), owner)
             }
             Isolation::Process => {

@@ -15,6 +15,8 @@ const SHOWN: usize = 80;
 pub struct Pulse {
     activity: Activity,
     tool: Option<String>,
+    /// Tools that it has started, and the last of them.
+    started: (u64, Option<String>),
     last: &'static str,
     /// What the last beat counted.
     beat: Beat,
@@ -22,7 +24,13 @@ pub struct Pulse {
 
 impl Default for Pulse {
     fn default() -> Self {
-        Self { activity: Activity::NONE, tool: None, last: "", beat: Beat::default() }
+        Self {
+            activity: Activity::NONE,
+            tool: None,
+            started: (0, None),
+            last: "",
+            beat: Beat::default(),
+        }
     }
 }
 
@@ -39,6 +47,12 @@ impl Pulse {
         self.tool.as_deref()
     }
 
+    /// How many tools it has started, and the last of them.
+    #[must_use]
+    pub fn tools(&self) -> (u64, Option<&str>) {
+        (self.started.0, self.started.1.as_deref())
+    }
+
     /// Takes an event that came at `now`.
     pub fn event(&mut self, event: &ChildEvent, now: Duration) {
         let last = match event {
@@ -47,6 +61,8 @@ impl Pulse {
             ChildEvent::Progress { .. } => "making progress",
             ChildEvent::Tool { name, .. } => {
                 self.set_tool(Some(name.clone()));
+                let last = name.chars().take(SHOWN).collect();
+                self.started = (self.started.0.saturating_add(1), Some(last));
                 "calling a tool"
             }
             ChildEvent::Note(Note::ToolDone(_)) => {
@@ -131,7 +147,13 @@ mod tests {
     }
 
     fn tool(name: &str) -> ChildEvent {
-        ChildEvent::Tool { name: name.to_owned(), preview: None, args: Value::Null }
+        ChildEvent::Tool {
+            name: name.to_owned(),
+            preview: None,
+            args: Value::Null,
+            id: None,
+            args_bytes: 0,
+        }
     }
 
     fn call() -> ChildEvent {

@@ -21,8 +21,18 @@ const OF_CALL: [&str; 2] = ["tasks", "action"];
 const IGNORED: [&str; 6] =
     ["role", "toolsets", "max_iterations", "acp_command", "acp_args", "background"];
 
-/// Actions on running children, which this call cannot do yet.
-const CONTROL: [&str; 6] = ["list", "steer", "stop", "pause", "resume", "status"];
+/// What only an action on running children may say; ignored when the call delegates.
+const OF_CONTROL: [&str; 2] = ["subagent_id", "message"];
+
+/// Actions on running children; they start nothing, and are carried out by [`crate::control`].
+const CONTROL: [&str; 3] = ["list", "steer", "stop"];
+
+/// The action on running children that a call asks for.
+pub(crate) fn control_action(arguments: &Value) -> Option<&'static str> {
+    let Value::Map(call) = arguments else { return None };
+    let Some(Value::Text(action)) = call.get("action") else { return None };
+    CONTROL.into_iter().find(|known| *known == action.trim())
+}
 
 /// The arguments as a map.
 ///
@@ -52,17 +62,21 @@ pub(super) fn check_action(call: Map<'_>) -> Result<(), StartError> {
     }
     let shown = shorten(action, 40);
     Err(if CONTROL.contains(&action) {
-        invalid(format!("the action `{shown}` is not available yet"))
+        invalid(format!("the action `{shown}` starts nothing: Delegator::act carries it out"))
     } else {
         invalid(format!("there is no action `{shown}`; leave it out to delegate"))
     })
 }
 
-/// The tasks of a call, each for `agent`.
+/// The tasks of a call, each for `agent`; beside them what is wrong with the first images that are no
+/// images, which is told after what is wrong with tasks and schemas.
 ///
 /// # Errors
 /// What is wrong, with the number of the task.
-pub(super) fn tasks(call: Map<'_>, agent: &str) -> Result<Vec<Task>, StartError> {
+pub(super) fn tasks(
+    call: Map<'_>,
+    agent: &str,
+) -> Result<(Vec<Task>, Result<(), StartError>), StartError> {
     check_fields(call, None)?;
     let listed = match call.get("tasks") {
         None | Some(Value::Null) => Vec::new(),
@@ -86,7 +100,10 @@ pub(super) fn tasks(call: Map<'_>, agent: &str) -> Result<Vec<Task>, StartError>
             None | Some(Value::Null) => {
                 Err(invalid("there is neither a goal nor a task in tasks".to_owned()))
             }
-            Some(_) => Ok(vec![task(0, call, agent)?]),
+            Some(_) => {
+                let (task, images) = task(0, call, agent)?;
+                Ok((vec![task], images))
+            }
         };
     }
     let task = |(index, item): (usize, &Value)| match item {
@@ -96,7 +113,13 @@ pub(super) fn tasks(call: Map<'_>, agent: &str) -> Result<Vec<Task>, StartError>
         }
         other => Err(at(index, format!("it must be an object with a goal, not {}", kind(other)))),
     };
-    listed.iter().enumerate().map(task).collect()
+    let mut wrong = Ok(());
+    let mut tasks = Vec::with_capacity(listed.len());
+    for (task, images) in listed.iter().enumerate().map(task).collect::<Result<Vec<_>, _>>()? {
+        tasks.push(task);
+        wrong = wrong.and(images);
+    }
+    Ok((tasks, wrong))
 }
 
 /// Whether goals are worth a child each; not asked where they are no prompts.
@@ -121,7 +144,9 @@ fn check_fields(fields: Map<'_>, task: Option<usize>) -> Result<(), StartError> 
     };
     let known = || FIELDS.iter().chain(of_call).copied();
     for (name, _) in fields.iter().filter(|(_, value)| **value != Value::Null) {
-        if IGNORED.contains(&name.as_str()) {
+        if IGNORED.contains(&name.as_str())
+            || (task.is_none() && OF_CONTROL.contains(&name.as_str()))
+        {
             tracing::debug!(target: "delegate::plan", %name, "a field of a call is ignored");
         } else if !known().any(|field| field == name) {
             let hint = did_you_mean(name, known())
@@ -132,7 +157,11 @@ fn check_fields(fields: Map<'_>, task: Option<usize>) -> Result<(), StartError> 
     Ok(())
 }
 
-fn task(index: usize, fields: Map<'_>, agent: &str) -> Result<Task, StartError> {
+fn task(
+    index: usize,
+    fields: Map<'_>,
+    agent: &str,
+) -> Result<(Task, Result<(), StartError>), StartError> {
     let text = |name: &str| match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Text(text)) => Ok(Some(text.clone())),
@@ -148,23 +177,30 @@ fn task(index: usize, fields: Map<'_>, agent: &str) -> Result<Task, StartError> 
     if let Some(schema) = fields.get("output_schema") {
         task = task.output_schema(schema.clone());
     }
-    task.images = match fields.get("images") {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Text(one)) => vec![one.clone()],
-        Some(Value::List(items)) => items
-            .iter()
-            .map(|item| match item {
-                Value::Text(text) => Ok(text.clone()),
-                other => Err(at(index, format!("an image must be text, not {}", kind(other)))),
-            })
-            .collect::<Result<_, _>>()?,
+    Ok(match images(index, fields) {
+        Ok(images) => {
+            task.images = images;
+            (task, Ok(()))
+        }
+        Err(wrong) => (task, Err(wrong)),
+    })
+}
+
+fn images(index: usize, fields: Map<'_>) -> Result<Vec<String>, StartError> {
+    let image = |item: &Value| match item {
+        Value::Text(text) => Ok(text.clone()),
+        other => Err(at(index, format!("an image must be text, not {}", kind(other)))),
+    };
+    match fields.get("images") {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::Text(one)) => Ok(vec![one.clone()]),
+        Some(Value::List(items)) => items.iter().map(image).collect(),
         Some(other) => {
             let what =
                 format!("images must be a list of at most {MAX_IMAGES}, not {}", kind(other));
-            return Err(at(index, what));
+            Err(at(index, what))
         }
-    };
-    Ok(task)
+    }
 }
 
 fn invalid(reason: String) -> StartError {

@@ -59,7 +59,7 @@ fn a_call_that_is_wrong_says_where() {
     for (json, expected) in [
         ("5", "the arguments must be an object, not a number"),
         (r#"{"action": "explode"}"#, "there is no action `explode`"),
-        (r#"{"action": "list"}"#, "the action `list` is not available yet"),
+        (r#"{"action": "list"}"#, "the action `list` starts nothing: Delegator::act"),
         (r#"{"action": 5}"#, "action must be text"),
         (r#"{"tasks": 5}"#, "tasks must be a list, not a number"),
         (r#"{"tasks": "[{"}"#, "tasks is a text that is not JSON"),

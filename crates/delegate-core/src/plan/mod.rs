@@ -49,6 +49,7 @@ use decide::{Lack, Question, decide};
 use routing::{NoProviders, Routed};
 
 pub use build::{Addition, ChildBuilder};
+pub(crate) use call::control_action;
 pub use error::StartError;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
 pub use routing::{Providers, Resolved};
@@ -119,6 +120,12 @@ impl Plan {
     #[must_use]
     pub fn subagent_id(&self, index: usize) -> SubagentId {
         self.ids[index]
+    }
+
+    /// The delegation that the batch belongs to, if its parent names one.
+    #[must_use]
+    pub fn delegation_id(&self) -> Option<&str> {
+        self.frame.parent.delegation_id.as_deref()
     }
 
     /// Wall clock of one child: its task's own limit, else the setting's.
@@ -273,14 +280,20 @@ pub struct Means<'a> {
     pub providers: Option<&'a dyn Providers>,
     /// What is to be built for each child.
     pub builder: Option<&'a Arc<dyn ChildBuilder>>,
+    /// Nothing is started now.
+    pub paused: bool,
 }
 
 /// Decides what every child of a batch shares: its depth and role, then its route. Comes before any
 /// look at the tasks.
 ///
 /// # Errors
-/// [`StartError::TooDeep`], [`StartError::NoOrchestrators`], then [`StartError::NoRoute`].
+/// [`StartError::Paused`], [`StartError::TooDeep`], [`StartError::NoOrchestrators`], then
+/// [`StartError::NoRoute`].
 pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError> {
+    if means.paused {
+        return Err(StartError::Paused);
+    }
     let mut parent = means.parent.cloned().unwrap_or_default();
     let limit = settings.max_spawn_depth;
     if parent.depth >= limit {
@@ -313,7 +326,7 @@ pub fn plan(
     means: Means<'_>,
 ) -> Result<Plan, StartError> {
     let frame = admit(settings, means)?;
-    plan_within(frame, tasks, settings, asked, means)
+    plan_within(frame, tasks, settings, asked, means, Ok(()))
 }
 
 /// As [`plan`], for tasks that a child gives, and not its model: their answers go to a program, whole.
@@ -327,11 +340,11 @@ pub(crate) fn plan_nested(
     means: Means<'_>,
 ) -> Result<Plan, StartError> {
     let frame = Frame { by_agent: false, ..admit(settings, means)? };
-    plan_within(frame, tasks, settings, asked, means)
+    plan_within(frame, tasks, settings, asked, means, Ok(()))
 }
 
 /// Decides about a call that a model made: `arguments` are those of `delegate_task`. Checks in this
-/// order: parent, action, depth, route, tasks, images, and what is built.
+/// order: parent, action, pause, depth, route, tasks, schemas, images, and what is built.
 ///
 /// # Errors
 /// [`StartError`]; nothing was started.
@@ -348,11 +361,11 @@ pub fn plan_call(
     let arguments = call::arguments(arguments)?;
     call::check_action(arguments)?;
     let frame = admit(settings, means)?;
-    let mut tasks = call::tasks(arguments, agent)?;
+    let (mut tasks, images) = call::tasks(arguments, agent)?;
     check_count(&tasks, settings)?;
     check_blank(&tasks)?;
     call::check_goals(&tasks)?;
-    plan_within(frame, &mut tasks, settings, asked, means)
+    plan_within(frame, &mut tasks, settings, asked, means, images)
 }
 
 fn check_count(tasks: &[Task], settings: &Settings) -> Result<u32, StartError> {
@@ -379,6 +392,7 @@ fn plan_within(
     settings: &Settings,
     asked: Option<Isolation>,
     means: Means<'_>,
+    images: Result<(), StartError>,
 ) -> Result<Plan, StartError> {
     let count = check_count(tasks, settings)?;
     let (isolation, reason) = decide(Question {
@@ -401,7 +415,7 @@ fn plan_within(
     };
     let known: Option<BTreeSet<&str>> =
         means.agents.map(|agents| agents.iter().map(String::as_str).collect());
-    if let Err(error) = check_all(&mut plan, known.as_ref()) {
+    if let Err(error) = check_all(&mut plan, known.as_ref(), images) {
         // While it still has its tasks, which those who undo are told.
         plan.undo_built();
         *tasks = mem::take(&mut plan.tasks);
@@ -412,15 +426,26 @@ fn plan_within(
 
 /// Each check over all tasks before the next, so that what is built is built for tasks that are known
 /// to be right. One spec at a time: it is dropped again, so memory stays that of the task list.
-fn check_all(plan: &mut Plan, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
+/// `images` is what is wrong with those of a call in their form.
+fn check_all(
+    plan: &mut Plan,
+    known: Option<&BTreeSet<&str>>,
+    images: Result<(), StartError>,
+) -> Result<(), StartError> {
     check_blank(&plan.tasks)?;
+    for (index, task) in plan.tasks.iter_mut().enumerate() {
+        check(index, task, known)?;
+    }
     for index in 0..plan.tasks.len() {
-        check(index, &mut plan.tasks[index], known)?;
         // Those of `defaults` are all the same: looked at once.
         let (before, task) = plan.tasks.split_at(index);
         if before.last().map(|task| &task.output_schema) != task.first().map(|t| &t.output_schema) {
             check_schema(index, &plan.tasks[index])?;
         }
+    }
+    images?;
+    for (index, task) in plan.tasks.iter().enumerate() {
+        check_images(index, task)?;
     }
     for index in 0..plan.tasks.len() {
         check_crossing(plan, index)?;
@@ -459,29 +484,33 @@ fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Resul
         let source = CrossingError { field: "params", reason };
         return Err(crossing(index, task, source));
     }
-    let invalid = |task: &Task, reason: String| {
-        Err(StartError::InvalidTask { task: index, goal: shorten(&task.goal, SHOWN_GOAL), reason })
-    };
     if let Some(timeout) = task.timeout.filter(|timeout| *timeout < MIN_TIMEOUT) {
         let reason = format!("its timeout is {}, at least 1s is needed", duration::show(timeout));
-        return invalid(task, reason);
-    }
-    if task.images.len() > MAX_IMAGES {
-        return invalid(
-            task,
-            format!("it has {} images, at most {MAX_IMAGES} are taken", task.images.len()),
-        );
+        return Err(invalid(index, task, reason));
     }
     if let Some(cwd) = task.cwd.as_mut().filter(|cwd| !cwd.is_absolute()) {
         match std::path::absolute(&cwd) {
             Ok(whole) => *cwd = whole,
             Err(error) => {
                 let reason = format!("its cwd {} cannot be resolved: {error}", cwd.display());
-                return invalid(task, reason);
+                return Err(invalid(index, task, reason));
             }
         }
     }
     Ok(())
+}
+
+fn check_images(index: usize, task: &Task) -> Result<(), StartError> {
+    let count = task.images.len();
+    if count > MAX_IMAGES {
+        let reason = format!("it has {count} images, at most {MAX_IMAGES} are taken");
+        return Err(invalid(index, task, reason));
+    }
+    Ok(())
+}
+
+fn invalid(task: usize, of: &Task, reason: String) -> StartError {
+    StartError::InvalidTask { task, goal: shorten(&of.goal, SHOWN_GOAL), reason }
 }
 
 fn crossing(index: usize, task: &Task, source: CrossingError) -> StartError {

@@ -357,6 +357,9 @@ impl Intake {
         if let ChildEvent::Text { text } = &event {
             keep_tail(&mut self.said.last_text, text, LAST_TEXT);
         }
+        if let ChildEvent::Tool { name, args, id, args_bytes, .. } = &event {
+            self.said.spent.tool(name, args, id.as_deref(), *args_bytes);
+        }
         let Some(event) = event.of(self.child) else { return };
         let line = if let Event::Tool { name, .. } = &event { self.tools.push(name) } else { None };
         self.pass_on(event).await;

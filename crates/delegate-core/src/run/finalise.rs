@@ -28,6 +28,13 @@ pub(super) struct Finalise {
 impl Finalise {
     /// Carries it out.
     pub(super) async fn carry_out(self, outcome: Outcome) -> Option<Outcome> {
+        let is_text = self.schema.is_none() && !outcome.answer_is_json;
+        let mut outcome = self.look_at(outcome).await?;
+        tell_missed(&mut outcome, is_text);
+        Some(outcome)
+    }
+
+    async fn look_at(self, outcome: Outcome) -> Option<Outcome> {
         let over = |cap| outcome.summary.as_ref().is_some_and(|text| text.len() as u64 > cap);
         let told = outcome.schema_valid.is_some();
         if self.schema.is_none() && !told && !self.cap.is_some_and(over) {
@@ -127,6 +134,18 @@ impl Finalise {
             return Err(error);
         }
         Ok(path)
+    }
+}
+
+/// What was said to the child in vain, where whoever delegates reads it. An answer that somebody parses stays
+/// as it is.
+fn tell_missed(outcome: &mut Outcome, is_text: bool) {
+    let Some(note) = outcome.missed_note() else { return };
+    match (&mut outcome.summary, &mut outcome.error) {
+        (Some(summary), _) if is_text => summary.push_str(&note),
+        (Some(_), None) => {}
+        (_, Some(error)) => error.push_str(&note),
+        (None, error @ None) => *error = Some(note.trim_start().to_owned()),
     }
 }
 

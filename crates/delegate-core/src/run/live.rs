@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control::ControlState;
 use super::nest::Above;
+use super::sets::Sets;
 use crate::plan::Plan;
 
 /// A child that has a place now.
@@ -45,6 +46,12 @@ pub struct LiveChild {
     pub api_calls: u64,
     /// The tool that runs now.
     pub tool: Option<String>,
+    /// Tools that it has started.
+    #[serde(default)]
+    pub tool_count: u64,
+    /// The last of them.
+    #[serde(default)]
+    pub last_tool: Option<String>,
     /// Whether it can still be steered.
     pub accepts_steer: bool,
     /// Words to it that it has not taken yet.
@@ -100,6 +107,7 @@ pub(crate) struct LiveRun {
 pub(crate) struct Live {
     runs: Mutex<Vec<Arc<LiveRun>>>,
     paused: AtomicBool,
+    sets: Mutex<Sets>,
 }
 
 impl Live {
@@ -117,6 +125,12 @@ impl Live {
 
     pub(crate) fn runs(&self) -> Vec<Arc<LiveRun>> {
         self.lock().clone()
+    }
+
+    /// The number of a new batch in its conversation.
+    pub(crate) fn set_number(&self, session: Option<&str>, delegation: Option<&str>) -> u64 {
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        sets.number(session, delegation)
     }
 
     pub(crate) fn is_paused(&self) -> bool {

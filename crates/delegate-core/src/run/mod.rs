@@ -18,6 +18,7 @@
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
 //! | `finalise` | the last look at an answer: schema and length |
+//! | `sets` | numbers of batches in their conversations |
 //! | `reply` | answers to a child's questions |
 //! | `nest`, `outlet` | batches of children: how they are started, and whom their events reach |
 //! | `tool_names` | tools, five a line |
@@ -39,6 +40,7 @@ mod manifest;
 pub(crate) mod nest;
 pub(crate) mod outlet;
 mod reply;
+mod sets;
 mod steers;
 mod tool_names;
 
@@ -86,6 +88,8 @@ pub struct Run {
     relaying: HashMap<SubagentId, (Identity, u64)>,
     /// Children of children, as far as they were announced here and are not long over.
     descendants: Descendants,
+    /// The number of the batch in its conversation.
+    set: u64,
     delivery: Arc<Delivery>,
     control: Arc<ControlState>,
     store: Store,
@@ -96,6 +100,7 @@ pub struct Run {
 impl Run {
     pub(crate) fn new(
         id: RunId,
+        set: u64,
         plan: Arc<Plan>,
         delivery: Arc<Delivery>,
         control: Arc<ControlState>,
@@ -104,6 +109,7 @@ impl Run {
     ) -> Self {
         Self {
             id,
+            set,
             plan,
             requested: 0,
             relaying: HashMap::new(),
@@ -159,8 +165,8 @@ impl Run {
         Some(event)
     }
 
-    /// As [`Run::next`], with who it is about and how many tools that child has started (those that came
-    /// through here).
+    /// As [`Run::next`], with who it is about, the number of the batch in its conversation, and how many tools
+    /// that child has started (those that came through here).
     pub async fn next_relayed(&mut self) -> Option<Relayed> {
         let event = self.next().await?;
         let child = event.child();
@@ -178,7 +184,7 @@ impl Run {
         if matches!(event, Event::Complete { .. }) {
             self.relaying.remove(&child);
         }
-        Some(Relayed { identity, tool_count, event })
+        Some(Relayed { identity, set: self.set, tool_count, event })
     }
 
     /// Blocking twin of [`Run::next_relayed`].

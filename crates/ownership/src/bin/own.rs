@@ -25,6 +25,7 @@ mod command {
     use std::time::Duration;
 
     use ownership::Containment;
+    use ownership::containment::CHOICES;
     use ownership::keep::{Rules, SHIPPED};
     use ownership::wrap::{FAILED, Wrap};
 
@@ -37,7 +38,7 @@ Options:
   --grace DURATION  Time between TERM and KILL for what is left, such as 3s or 500ms [default: 3s]
   --keep RULES      Let live what these rules keep, such as tmux,ssh-agent; none by default
   --list-rules      Show the rules, as they may be written, and what each needs
-  --containment T   What holds the tree together: auto, subreaper or cgroup [default: auto]
+  --containment T   What holds the tree together: auto, subreaper, cgroup or pid-namespace [default: auto]
   --report FILE     Write what was ended to FILE as one JSON object; /dev/fd/N works
   --quiet           Do not say what was ended
   --help            Print this
@@ -89,7 +90,7 @@ Exit status: the program's own; of one that a signal has ended, the same signal 
                     match args.next().map(|word| word.to_string_lossy().parse()) {
                         Some(Ok(asked)) => containment = asked,
                         Some(Err(error)) => return wrong(&error.to_string()),
-                        None => return wrong("--containment needs auto, subreaper or cgroup"),
+                        None => return wrong(&format!("--containment needs {CHOICES}")),
                     }
                 }
                 Some("--report") => match args.next() {

@@ -16,6 +16,7 @@ use super::{Answer, Child, Client, Source, lock};
 use crate::attach::REPLY_BYTES;
 use crate::child::Terms;
 use crate::connection::Connection;
+use crate::containment::Containment;
 use crate::door::{self, Hall, Name};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::line::{self, Received};
@@ -384,7 +385,7 @@ fn came(back: Back, fds: Vec<OwnedFd>, tag: String) -> Result<Came, Why> {
     let program = argv.first().map(PathBuf::from).unwrap_or_default();
     let late = Late::default();
     let told = late.clone();
-    let terms = Terms { grace, leftovers, release, group };
+    let terms = Terms { grace, leftovers, release, group, containment: Containment::Auto };
     let on_event = Box::new(move |event| told.event(event));
     let child = Arc::new(Child::new(id, terms, program, None, on_event));
     let fd = Arc::new(handle);

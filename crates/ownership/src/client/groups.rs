@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Client, lock};
 use crate::child::{Child, Terms, Wanted};
+use crate::containment::Containment;
 use crate::group::{Group, GroupError};
 use crate::identity::{self, Stat};
 use crate::launch::TAG;
@@ -40,8 +41,9 @@ impl Client {
             return Ok(());
         }
         let grace = DEFAULT_GRACE;
-        let terms =
-            Terms { grace, leftovers: Leftovers::Kill, release: None, group: Some(adopted) };
+        let (leftovers, group) = (Leftovers::Kill, Some(adopted));
+        let containment = Containment::Auto;
+        let terms = Terms { grace, leftovers, release: None, group, containment };
         let id = next_spawn();
         let child = Child::new(id, terms, PathBuf::new(), None, Box::new(|_| ()));
         let request = Request::Adopt { id, group: adopted, grace };

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{PidfdFlags, Resource, getrlimit, pidfd_open};
 
+use super::NoNamespace;
 use super::{Cgroup2, Limits, Machine};
 use crate::hook;
+use crate::sys::namespace;
 
 impl Machine {
     /// What this process sees. Makes a cgroup beside its own for a moment, where it may.
@@ -31,8 +33,29 @@ impl Machine {
             pid_namespaces: number("/proc/sys/user/max_pid_namespaces"),
             restricted_namespaces: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
                 != 0,
+            rooted: has_another_root(),
+            namespace: (!hook::is_off("namespace")).then(try_namespace),
         }
     }
+}
+
+/// All steps that a scope takes, with processes that end at once. Tried for each look: it takes a millisecond, and what an
+/// administrator changes counts from then on.
+fn try_namespace() -> Result<super::Namespaces, NoNamespace> {
+    match namespace::probe(false) {
+        Ok(()) => Ok(super::Namespaces::Alone),
+        // With the right to, the user namespace is not what is missing.
+        Err(failed) if rustix::process::geteuid().is_root() && failed.errno != libc::EPERM => {
+            Err(failed)
+        }
+        Err(_) => namespace::probe(true).map(|()| super::Namespaces::InUserNamespace),
+    }
+}
+
+/// Whether our root is not that of the first process of our mounts: `chroot`.
+fn has_another_root() -> bool {
+    fs::read_to_string("/proc/self/mountinfo")
+        .is_ok_and(|text| !text.lines().filter_map(mount).any(|mount| mount.at == Path::new("/")))
 }
 
 /// The limits of this process.

@@ -74,7 +74,8 @@ pub(super) fn look(
         Err(error) => (Account::default(), Some(error.to_string())),
     };
     let mut recorded = recorded(&account);
-    let mut finding = Finding { ledger: account.exists, trouble, ..Finding::default() };
+    let (ledger, unreadable_rows) = (account.exists, account.unreadable.clone());
+    let mut finding = Finding { ledger, trouble, unreadable_rows, ..Finding::default() };
     if rows_only && recorded.is_empty() && !somebody_is_deserted() {
         return finding;
     }
@@ -244,7 +245,7 @@ impl<'a> Surroundings<'a> {
             snapshot,
             ours: snapshot.ancestors().into_iter().collect(),
             living,
-            guarded: with(|role| role != Role::Shim),
+            guarded: with(|role| matches!(role, Role::Keeper | Role::Supervisor)),
             shimmed: &with(|role| role == Role::Shim)
                 | &below(exempt_tops(snapshot, account), &children),
             expires: jobs.iter().flat_map(|dir| expiries(dir)).collect(),

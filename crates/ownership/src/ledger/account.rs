@@ -23,6 +23,8 @@ pub struct Account {
     pub rows: Vec<Row>,
     /// Whether there is a ledger at all. Without one there are no rows.
     pub exists: bool,
+    /// Rows that could not be read, in words: the others are all there.
+    pub unreadable: Vec<String>,
 }
 
 /// Reads the ledger at `path` and the journals under `dir`. Changes nothing.
@@ -37,7 +39,27 @@ pub fn account(path: &Path, dir: &Path) -> Result<Account, LedgerError> {
         return Err(LedgerError::new(path, &sound));
     }
     let rows = fold::preview(&connection, dir).map_err(|why| LedgerError::new(path, &why))?;
-    Ok(Account { rows, exists: true })
+    let unreadable =
+        database::unreadable(&connection).map_err(|error| LedgerError::new(path, &error))?;
+    Ok(Account { rows, exists: true, unreadable })
+}
+
+/// Rows of the ledger at `path` that cannot be read, in words: something stands in them that cannot stand there. What else
+/// is told of the ledger is told without them.
+///
+/// # Errors
+/// As [`account`].
+pub fn unreadable(path: &Path) -> Result<Vec<String>, LedgerError> {
+    let fault = |error: rusqlite::Error| LedgerError::new(path, &error);
+    let Some(connection) = read_only(path)? else { return Ok(Vec::new()) };
+    let mut found = database::unreadable(&connection).map_err(fault)?;
+    let mut acts = Vec::new();
+    each_act(&connection, 0, |id, act| {
+        acts.extend(act.err().map(|error| format!("row {id} of events: {error}")));
+    })
+    .map_err(fault)?;
+    found.extend(acts);
+    Ok(found)
 }
 
 /// A signal that was sent, or another act by which somebody was ended.
@@ -120,34 +142,54 @@ fn key(owner: &Identity) -> Key {
 type Told = (Option<Key>, u64, Act);
 
 fn noted(connection: &Connection, since: u64) -> rusqlite::Result<Vec<Told>> {
+    let mut told = Vec::new();
+    each_act(connection, since, |_, act| told.extend(act.ok()))?;
+    Ok(told)
+}
+
+/// Each line about somebody who was ended, with its number.
+fn each_act(
+    connection: &Connection,
+    since: u64,
+    mut take: impl FnMut(i64, rusqlite::Result<Told>),
+) -> rusqlite::Result<()> {
     // A file of the first version has no such table.
     let Ok(mut statement) = connection.prepare(
-        "SELECT boot, namespace, owners.pid, owners.start, at, who, what, spawn, events.pid, detail
+        "SELECT boot, namespace, owners.pid, owners.start, at, who, what, spawn, events.pid, detail,
+             events.id
          FROM events LEFT JOIN owners ON owners.id = events.owner
          WHERE at >= ?1 AND (what LIKE 'sent %' OR who = 'janitor' OR who = 'watchdog') ORDER BY events.id",
     ) else {
-        return Ok(Vec::new());
+        return Ok(());
     };
-    let told = statement.query_map([database::signed(since)], |row| {
-        let boot: Option<String> = row.get(0)?;
-        let long = |at| row.get::<_, Option<i64>>(at).map(|n| n.map(i64::cast_unsigned));
-        let known = |at| long(at).map(|n| n.filter(|n| *n != 0));
-        let pid: Option<u32> = row.get(2)?;
-        let owner = boot.zip(pid).map(|(boot, pid)| (BootId::parse(&boot), pid));
-        let (namespace, start) = (known(1)?, known(3)?);
-        let owner = owner.map(|(boot, pid)| (boot, namespace, pid, start));
-        let who: String = row.get(5)?;
-        let by = database::by_of(Some(&who)).unwrap_or(EndedBy::Owner);
-        let act = Act {
-            at: row.get::<_, i64>(4)?.cast_unsigned(),
-            by,
-            what: row.get(6)?,
-            pid: row.get(8)?,
-            why: row.get(9)?,
-        };
-        Ok((owner, long(7)?.unwrap_or(0), act))
-    })?;
-    told.collect()
+    let mut rows = statement.query([database::signed(since)])?;
+    while let Some(row) = rows.next()? {
+        match read_act(row) {
+            Err(error) if !database::is_of_row(&error) => return Err(error),
+            act => take(row.get(10)?, act),
+        }
+    }
+    Ok(())
+}
+
+fn read_act(row: &rusqlite::Row<'_>) -> rusqlite::Result<Told> {
+    let boot: Option<String> = row.get(0)?;
+    let long = |at| row.get::<_, Option<i64>>(at).map(|n| n.map(i64::cast_unsigned));
+    let known = |at| long(at).map(|n| n.filter(|n| *n != 0));
+    let pid: Option<u32> = row.get(2)?;
+    let owner = boot.zip(pid).map(|(boot, pid)| (BootId::parse(&boot), pid));
+    let (namespace, start) = (known(1)?, known(3)?);
+    let owner = owner.map(|(boot, pid)| (boot, namespace, pid, start));
+    let who: String = row.get(5)?;
+    let by = database::by_of(Some(&who)).unwrap_or(EndedBy::Owner);
+    let act = Act {
+        at: row.get::<_, i64>(4)?.cast_unsigned(),
+        by,
+        what: row.get(6)?,
+        pid: row.get(8)?,
+        why: row.get(9)?,
+    };
+    Ok((owner, long(7)?.unwrap_or(0), act))
 }
 
 fn group(rows: Vec<Row>, acts: Vec<Told>, since: u64) -> Vec<Kill> {

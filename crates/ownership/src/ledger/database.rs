@@ -174,17 +174,56 @@ pub(super) fn known(connection: &Connection, id: i64, owner: &Identity) -> rusql
     let mut rows = statement.query(params![boot, signed(owner.namespace.unwrap_or(0))])?;
     let mut known = Known::default();
     while let Some(row) = rows.next()? {
-        let long = |at| row.get::<_, Option<i64>>(at).map(|n| n.map(i64::cast_unsigned));
+        // What is no number is nobody's.
+        let long = |at| row.get::<_, Option<i64>>(at).ok().flatten().map(i64::cast_unsigned);
         if row.get::<_, i64>(0)? == id {
-            known.spawns.extend(long(1)?);
+            known.spawns.extend(long(1));
         }
-        known.starts.extend(row.get::<_, Option<u32>>(2)?.zip(long(3)?));
-        known.inodes.extend(long(4)?);
+        let pid = row.get::<_, Option<u32>>(2).ok().flatten();
+        known.starts.extend(pid.zip(long(3)));
+        known.inodes.extend(long(4));
     }
     Ok(known)
 }
 
+/// One that cannot be read hides no other: see [`unreadable`].
 pub(super) fn select(connection: &Connection, which: &Which) -> rusqlite::Result<Vec<Row>> {
+    let mut found = Vec::new();
+    for_each(connection, which, |_, row| {
+        found.extend(row.ok());
+    })?;
+    Ok(found)
+}
+
+/// Rows in which something stands that cannot stand there, each as words without what stands there.
+pub(super) fn unreadable(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for_each(connection, &Which::Newest(u32::MAX), |id, row| {
+        found.extend(row.err().map(|error| format!("row {id} of children: {error}")));
+    })?;
+    found.reverse();
+    Ok(found)
+}
+
+/// Whether it is about what stands in one row, and not about the file.
+pub(super) fn is_of_row(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error,
+    };
+    matches!(
+        error,
+        FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | InvalidColumnType(..)
+            | Utf8Error(..)
+    )
+}
+
+fn for_each(
+    connection: &Connection,
+    which: &Which,
+    mut take: impl FnMut(i64, rusqlite::Result<Row>),
+) -> rusqlite::Result<()> {
     let release = connection
         .prepare("SELECT release FROM children LIMIT 0")
         .map_or("NULL AS release", |_| "children.release AS release");
@@ -198,7 +237,14 @@ pub(super) fn select(connection: &Connection, which: &Which) -> rusqlite::Result
              owners.cgroup AS owner_cgroup
          FROM children JOIN owners ON owners.id = children.owner WHERE {condition}"
     ))?;
-    statement.query_map([number], read)?.collect()
+    let mut rows = statement.query([number])?;
+    while let Some(row) = rows.next()? {
+        match read(row) {
+            Err(error) if !is_of_row(&error) => return Err(error),
+            read => take(row.get("id")?, read),
+        }
+    }
+    Ok(())
 }
 
 fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use super::ports::Port;
 use super::scan::{Role, Seen, Snapshot};
+use crate::cgroup;
+use crate::containment::Tier;
 use crate::identity::Identity;
 use crate::ledger::{Policy, Row};
 
@@ -141,6 +143,8 @@ pub struct ChildView {
     pub row: Option<Row>,
     /// Why it is alive.
     pub why: WhyAlive,
+    /// What holds it together, as its processes show it.
+    pub tier: Tier,
     /// Its processes, parents before children. Empty when it is just being started, or ended and not yet told.
     pub processes: Vec<ProcessView>,
 }
@@ -428,7 +432,24 @@ fn child_view(
         (_, OwnerState::Elsewhere) => WhyAlive::Unknown,
     };
     let processes = processes_of(snapshot, members);
-    ChildView { spawn, row: row.cloned(), why, processes }
+    let tier = tier_of(snapshot, members);
+    ChildView { spawn, row: row.cloned(), why, tier, processes }
+}
+
+/// The strongest that any of them shows: of one that has left its cgroup others tell, and only who bears a mark has its
+/// namespace looked at.
+fn tier_of(snapshot: &Snapshot, members: &[(u32, KnownBy)]) -> Tier {
+    let of = |pid: &u32| {
+        let seen = snapshot.processes.get(pid)?;
+        let inside = seen.namespace.is_some() && seen.namespace != snapshot.namespace;
+        let celled = seen.cgroup.as_deref().and_then(cgroup::place_in).is_some();
+        Some(match (inside, celled) {
+            (true, _) => Tier::PidNamespace,
+            (false, true) => Tier::Cgroup,
+            (false, false) => Tier::Subreaper,
+        })
+    };
+    members.iter().filter_map(|(pid, _)| of(pid)).max().unwrap_or(Tier::Subreaper)
 }
 
 fn processes_of(snapshot: &Snapshot, members: &[(u32, KnownBy)]) -> Vec<ProcessView> {

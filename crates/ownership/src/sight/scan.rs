@@ -14,7 +14,7 @@ use super::ports::{self, Port};
 use crate::exempt::{EXEMPT, SHIM_ROLE};
 use crate::identity::{self, BootId, Identity, Stat};
 use crate::launch::TAG;
-use crate::program::{KEEPER_ROLE, SUPERVISOR_ROLE, is_role};
+use crate::program::{FIRST_ROLE, KEEPER_ROLE, SUPERVISOR_ROLE, is_role};
 
 /// Most bytes of an environment or command line that are read: more than the kernel takes from most programs
 /// (a quarter of the stack limit, man 2 execve).
@@ -80,6 +80,8 @@ pub(crate) enum Role {
     Keeper,
     Supervisor,
     Shim,
+    /// Number 1 of a scope's pid namespace.
+    First,
 }
 
 /// A process as it was seen.
@@ -269,8 +271,12 @@ pub(crate) fn marks(pid: u32) -> Marks {
 pub(crate) fn role(pid: u32) -> Option<Role> {
     let line = read(pid, "cmdline")?;
     let argument = OsStr::from_bytes(line.split(|byte| *byte == 0).nth(1)?);
-    let roles =
-        [(KEEPER_ROLE, Role::Keeper), (SUPERVISOR_ROLE, Role::Supervisor), (SHIM_ROLE, Role::Shim)];
+    let roles = [
+        (KEEPER_ROLE, Role::Keeper),
+        (SUPERVISOR_ROLE, Role::Supervisor),
+        (SHIM_ROLE, Role::Shim),
+        (FIRST_ROLE, Role::First),
+    ];
     roles.into_iter().find_map(|(name, role)| is_role(argument, name).then_some(role))
 }
 

@@ -32,6 +32,10 @@ impl Supervisor {
             let orphaned = self.registry.get(row.parent).is_none();
             if self.take_row(&row, foster, now, effects) {
                 taken.push((row.scope, row.ending.or(orphaned.then_some(row.grace))));
+                let is_child = |scope: &Scope| !scope.foster;
+                if row.first != 0 && self.registry.get(row.scope).is_some_and(is_child) {
+                    self.registry.add_orphan(row.first, &[row.scope]);
+                }
             }
         }
         let left_by_the_dead = taken.iter().map(|(scope, _)| *scope).filter(|scope| {
@@ -42,7 +46,11 @@ impl Supervisor {
         candidates.sort_unstable();
         candidates.dedup();
         let mut burdened = BTreeSet::new();
-        for orphan in unknown {
+        for orphan in unknown
+            .into_iter()
+            .filter(|orphan| !self.registry.knows(orphan.pid))
+            .collect::<Vec<_>>()
+        {
             let scopes = attribute(orphan.tag, &candidates);
             self.registry.add_orphan(orphan.pid, &scopes);
             burdened.extend(scopes);

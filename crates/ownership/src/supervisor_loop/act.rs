@@ -1,18 +1,21 @@
 //! What the supervisor does: each effect of [`crate::supervisor`] in its own function.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 
 use super::stock::SeenDead;
 use super::voice::{Line, Word};
-use super::{Loop, START_FILES, now};
+use super::{Loop, NAMESPACE_FILES, START_FILES, now};
 use crate::exit::Process;
 use crate::journal;
 use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::peer::{Held, Note};
+use crate::program::{FIRST_ROLE, KEEPER_ROLE, SUPERVISOR_ROLE, is_role};
 use crate::protocol::{Failure, Order, Reply};
 use crate::registry::{Release, Root, ScopeId};
 use crate::spawn::Phase;
@@ -27,7 +30,10 @@ const STOP_ROUNDS: usize = 32;
 impl Loop {
     pub(super) fn act(&mut self, effect: Effect) -> Vec<Event> {
         match effect {
-            Effect::Spawn { scope, order, fds } => return vec![self.spawn(scope, &order, fds)],
+            Effect::Spawn { scope, order, fds } => {
+                let started = self.spawn(scope, &order, fds);
+                return [Some(started), self.housed(scope)].into_iter().flatten().collect();
+            }
             Effect::Release { scope, of } => return vec![self.release(scope, of)],
             Effect::Released { scope, by, released } => self.released(scope, by, released),
             Effect::OpenLine { scope } => return vec![self.open_line(scope)],
@@ -42,6 +48,7 @@ impl Loop {
                 self.die_at("after-exited");
                 wait::reap(pid);
                 self.handles.remove(&pid);
+                self.first_is_gone(pid);
             }
             Effect::Forget { scope } => return self.forget(scope).into_iter().collect(),
             Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
@@ -83,6 +90,7 @@ impl Loop {
             self.unmirror(Held::Group, scope);
         }
         self.met.remove(&scope);
+        self.firsts.remove(&scope);
         self.forget_row(scope);
         self.leave_cell(scope)
     }
@@ -92,7 +100,9 @@ impl Loop {
             scope,
             failure: Failure { phase: Phase::Setup, errno: errno.raw_os_error() },
         };
-        if self.is_full(fds.len() + START_FILES) {
+        let namespace = self.wants_namespace(scope, order.containment);
+        let more = START_FILES + if namespace { NAMESPACE_FILES } else { 0 };
+        if self.is_full(fds.len() + more) {
             return failed(Errno::MFILE);
         }
         let pair = match order.line.map(|_| line::pair()).transpose() {
@@ -320,13 +330,14 @@ impl Loop {
         let scopes = self.machine.registry().with_subs(scope);
         let mut alive = Vec::new();
         for scope in &scopes {
-            let members = self.members(*scope);
-            alive.extend(members.iter().map(|member| member.stat.process(member.pid)));
+            let members = self.members(*scope).into_iter();
+            let members = members.filter(|member| !self.is_first(member.pid));
+            alive.extend(members.map(|member| member.stat.process(member.pid)));
         }
         let nameless = scopes
             .iter()
             .flat_map(|scope| self.stems(*scope))
-            .filter(|pid| wait::look_at(*pid).is_none())
+            .filter(|pid| wait::look_at(*pid).is_none() && !self.is_first(*pid))
             .map(|pid| Process { pid: pid.cast_unsigned(), name: String::new() });
         let members: Vec<_> = if alive.is_empty() { nameless.collect() } else { alive };
         let nobody = members.is_empty();
@@ -341,6 +352,9 @@ impl Loop {
         let members = self.members(scope);
         let nobody = members.is_empty();
         let signals = self.term_and_cont();
+        // It ends by itself, or is killed with all that it stands for.
+        let first = self.firsts.get(&scope).copied();
+        let members = members.into_iter().filter(|member| Some(member.pid) != first);
         let reached = self.reached.entry(scope).or_default();
         let mut found = Vec::new();
         for member in members {
@@ -349,7 +363,10 @@ impl Loop {
                 continue;
             }
             member.send(signals);
-            found.push(member.stat.process(member.pid));
+            // That of a program which was one's owner leaves by itself, when it has ended what it holds.
+            if !is_guard_of_another(&member) {
+                found.push(member.stat.process(member.pid));
+            }
         }
         if let Some(cell) = frozen {
             cell.thaw();
@@ -479,4 +496,15 @@ impl Loop {
         {}
         control.say(Word::new(&Reply::Leaving, Vec::new()));
     }
+}
+
+/// Whether it is a guard, by its name and its role: to count it, not to spare it.
+fn is_guard_of_another(member: &Member) -> bool {
+    let named = ["warden", "minder", "porter"].contains(&&*member.stat.name);
+    let line =
+        if named { std::fs::read(format!("/proc/{}/cmdline", member.pid)) } else { return false };
+    let line = line.unwrap_or_default();
+    let role = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    let role = OsStr::from_bytes(role);
+    [KEEPER_ROLE, SUPERVISOR_ROLE, FIRST_ROLE].iter().any(|known| is_role(role, known))
 }

@@ -40,7 +40,7 @@ const CELL_TRIES: usize = 2;
 /// How scopes are held together here.
 pub(super) struct Tier {
     /// What the owner asked for.
-    asked: Containment,
+    pub(super) asked: Containment,
     /// What dead owners left is not ours to end.
     leaves_stale: bool,
     /// Our own cgroup, or why there is none to be used.
@@ -68,7 +68,7 @@ impl Tier {
         let asked = tested.or_else(|| named.parse().ok()).unwrap_or_default();
         let seen = cgroup_of_guards();
         let base = match (&seen.dir, seen.refusal()) {
-            _ if hook::is_off("cgroup") => Err(Why::NotInThisVersion),
+            _ if hook::is_off("cgroup") => Err(Why::NotTried),
             // That none was made yet is no reason.
             (Some(dir), Some(Why::NotWritable { .. }) | None) if seen.into => Ok(dir.clone()),
             (_, why) => Err(why.unwrap_or(Why::NoInto)),
@@ -117,6 +117,9 @@ impl Loop {
         theirs: Option<&OwnedFd>,
     ) -> Result<(Pid, OwnedFd), Failure> {
         let tag = format!("{}:{}", self.owner_identity, scope.0);
+        if self.wants_namespace(scope, order.containment) {
+            return self.start_in_namespace(scope, slot, order, fds, (theirs, &tag));
+        }
         let mut refused = None;
         for _ in 0..CELL_TRIES {
             let Some(cell) = self.make_cell(scope, order.containment)? else { break };
@@ -140,20 +143,26 @@ impl Loop {
         tag: &str,
         cgroup: Option<BorrowedFd<'_>>,
     ) -> Result<(Pid, OwnedFd), Failure> {
-        let setting = Setting {
+        launch::start_order(order, fds, theirs, tag, &self.setting(slot, cgroup))
+    }
+
+    /// What each of our children gets.
+    pub(super) fn setting<'a>(&'a self, slot: Slot, cgroup: Option<BorrowedFd<'a>>) -> Setting<'a> {
+        Setting {
             null: self.null.as_fd(),
             open_files: self.open_files,
             subreaper: !self.off.subreaper,
             oom_score: self.oom_score.as_deref(),
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
             cgroup,
-        };
-        launch::start_order(order, fds, theirs, tag, &setting)
+            first: None,
+        }
     }
 
     /// The cgroup for a scope's process. `Ok(None)` when it gets none.
     fn make_cell(&mut self, scope: ScopeId, wish: Containment) -> Result<Option<OwnedFd>, Failure> {
         let asked = wish.or(self.tier.asked);
+        // For what is started outside of the namespace that its owner asked for.
         if asked == Containment::Subreaper {
             return Ok(None);
         }
@@ -181,7 +190,7 @@ impl Loop {
         Ok(())
     }
 
-    fn try_cell(&mut self, scope: ScopeId) -> Result<OwnedFd, i32> {
+    pub(super) fn try_cell(&mut self, scope: ScopeId) -> Result<OwnedFd, i32> {
         let of = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         let made = self.place(true).map_err(|error| of(&error))?.make_cell(scope);
         match made {

@@ -16,6 +16,11 @@ use crate::registry::ScopeId;
 /// An owner that dies closes its line a moment before it is dead: for that no door is opened.
 const MOMENT: Duration = Duration::from_millis(10);
 
+/// Whoever tidies up temporary files may remove a door while an owner is away, which is not told: it is looked after that
+/// time, and then ever more seldom.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
+const SLOWEST_LOOK: Duration = Duration::from_secs(60);
+
 /// How far the guard is with the door.
 #[derive(Default)]
 pub(super) struct Doorway {
@@ -33,7 +38,8 @@ enum State {
     None,
     /// It is away since a moment ago.
     Due(Instant),
-    Open,
+    /// It is looked after then, and after that time twice.
+    Open(Instant, Duration),
     /// There can be none.
     Refused,
 }
@@ -42,6 +48,8 @@ enum State {
 enum Step {
     Nothing,
     Open,
+    /// To see whether it is there, and else to open it again.
+    Look,
     Close,
 }
 
@@ -50,11 +58,15 @@ impl State {
     /// and is away. [`Step::Open`] may fail.
     fn step(self, waits: bool, now: Instant) -> (Self, Step) {
         match self {
-            Self::Open if !waits => (Self::None, Step::Close),
+            Self::Open(..) if !waits => (Self::None, Step::Close),
             Self::None | Self::Due(_) | Self::Refused if !waits => (Self::None, Step::Nothing),
             Self::None => (Self::Due(now + MOMENT), Step::Nothing),
-            Self::Due(at) if now >= at => (Self::Open, Step::Open),
-            Self::Due(_) | Self::Open | Self::Refused => (self, Step::Nothing),
+            Self::Due(at) if now >= at => (Self::Open(now + FIRST_LOOK, FIRST_LOOK), Step::Open),
+            Self::Open(at, pause) if now >= at => {
+                let pause = (pause * 2).min(SLOWEST_LOOK);
+                (Self::Open(now + pause, pause), Step::Look)
+            }
+            Self::Due(_) | Self::Open(..) | Self::Refused => (self, Step::Nothing),
         }
     }
 }
@@ -65,7 +77,10 @@ impl Doorway {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        if let State::Due(at) = self.state { Some(at) } else { None }
+        match self.state {
+            State::Due(at) | State::Open(at, _) => Some(at),
+            State::None | State::Refused => None,
+        }
     }
 }
 
@@ -87,6 +102,12 @@ impl Loop {
         match step {
             Step::Nothing => {}
             Step::Open => self.open_door(),
+            Step::Look if self.doorway.open.as_ref().is_some_and(Door::is_there) => {}
+            // Somebody tidied up where it was.
+            Step::Look => {
+                self.doorway.open = None;
+                self.open_door();
+            }
             Step::Close => self.doorway.open = None,
         }
         if !waits {
@@ -184,18 +205,24 @@ mod tests {
         #[expect(clippy::disallowed_methods, reason = "an origin for a pure machine")]
         let at = Instant::now() + MOMENT;
         let before = at - Duration::from_millis(1);
-        for state in [State::None, State::Due(at), State::Open, State::Refused] {
+        let open = State::Open(at, FIRST_LOOK);
+        for state in [State::None, State::Due(at), open, State::Refused] {
             for now in [before, at] {
-                let step = if state == State::Open { Step::Close } else { Step::Nothing };
+                let step = if state == open { Step::Close } else { Step::Nothing };
                 assert_eq!(state.step(false, now), (State::None, step), "{state:?}");
             }
         }
         let due = (State::Due(before + MOMENT), Step::Nothing);
         assert_eq!(State::None.step(true, before), due);
         assert_eq!(State::Due(at).step(true, before), (State::Due(at), Step::Nothing));
-        assert_eq!(State::Due(at).step(true, at), (State::Open, Step::Open));
-        for state in [State::Open, State::Refused] {
-            assert_eq!(state.step(true, at), (state, Step::Nothing));
-        }
+        let opened = State::Open(at + FIRST_LOOK, FIRST_LOOK);
+        assert_eq!(State::Due(at).step(true, at), (opened, Step::Open));
+        assert_eq!(opened.step(true, at), (opened, Step::Nothing));
+        let later = State::Open(at + FIRST_LOOK * 2, FIRST_LOOK * 2);
+        assert_eq!(open.step(true, at), (later, Step::Look));
+        let seldom = State::Open(at, SLOWEST_LOOK);
+        let again = State::Open(at + SLOWEST_LOOK, SLOWEST_LOOK);
+        assert_eq!(seldom.step(true, at), (again, Step::Look));
+        assert_eq!(State::Refused.step(true, at), (State::Refused, Step::Nothing));
     }
 }

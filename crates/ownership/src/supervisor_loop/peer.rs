@@ -202,7 +202,11 @@ impl Loop {
         if self.off.table {
             rows.clear();
         }
+        let children = self.source.own_children().unwrap_or_default();
         for row in &mut rows {
+            if !children.contains(&row.first) && !foster {
+                row.first = 0;
+            }
             self.take_row(row, foster || row.has(Flag::Foster));
         }
         let (unknown, suspects) = match foster {
@@ -230,6 +234,9 @@ impl Loop {
         }
         self.table.take_over(row.slot, self.generation);
         self.rows.insert(row.scope, row.slot);
+        if row.first != 0 {
+            self.firsts.insert(row.scope, row.first);
+        }
         if let Some(command) = self.mirrors.remove(&(Held::Command, row.scope)) {
             self.commands.insert(row.scope, command);
         }
@@ -340,6 +347,7 @@ impl Loop {
             theirs.as_fd(),
             self.table.memfd(),
             self.own_handle.as_fd(),
+            self.alive.as_fd(),
         ];
         let image = set_up::own_program().ok()?;
         // It takes the next number; nobody else takes one.

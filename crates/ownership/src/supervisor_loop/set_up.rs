@@ -53,15 +53,16 @@ pub(crate) fn run_keeper() -> ExitCode {
 
 /// Runs this process as the supervisor below a keeper, to its end.
 pub(crate) fn run_supervisor() -> ExitCode {
-    let fds = [3, 4, 5, 6, 7].map(process::inherited);
-    let [Some(control), Some(owner), Some(link), Some(table), Some(keeper)] = fds else {
+    let fds = [3, 4, 5, 6, 7, 8].map(process::inherited);
+    let [Some(control), Some(owner), Some(link), Some(table), Some(keeper), Some(alive)] = fds
+    else {
         return ExitCode::from(2);
     };
     run(|| {
-        cut_off(&[&control, &owner, &link, &table, &keeper], 8)?;
+        cut_off(&[&control, &owner, &link, &table, &keeper, &alive], 9)?;
         fail_at_start()?;
         die_in_set_up("supervisor");
-        Loop::supervisor(control, owner, link, table, keeper)
+        Loop::supervisor([control, owner, link, table, keeper, alive])
     })
 }
 
@@ -74,7 +75,7 @@ fn run(set_up: impl FnOnce() -> io::Result<Loop>) -> ExitCode {
 }
 
 /// Keeps nothing that was inherited but these.
-fn cut_off(kept: &[&OwnedFd], first_other: i32) -> io::Result<()> {
+pub(super) fn cut_off(kept: &[&OwnedFd], first_other: i32) -> io::Result<()> {
     for fd in kept {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?;
     }
@@ -88,20 +89,16 @@ impl Loop {
         show_as("warden");
         let table = Table::create()?;
         table.numbered_up_to(role_numbers().before);
-        let mut keeper = Self::new(Role::Keeper, control, owner, table)?;
+        let (_, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let mut keeper = Self::new(Role::Keeper, control, owner, table, alive)?;
         keeper.start_due = true;
         Ok(keeper)
     }
 
-    fn supervisor(
-        control: OwnedFd,
-        owner: OwnedFd,
-        link: OwnedFd,
-        table: OwnedFd,
-        keeper: OwnedFd,
-    ) -> io::Result<Self> {
+    fn supervisor([control, owner, link, table, keeper, alive]: [OwnedFd; 6]) -> io::Result<Self> {
         show_as("minder");
-        let mut supervisor = Self::new(Role::Supervisor, control, owner, Table::open(table)?)?;
+        let table = Table::open(table)?;
+        let mut supervisor = Self::new(Role::Supervisor, control, owner, table, alive)?;
         let shown = identity::pid_of(keeper.as_fd()).unwrap_or(0);
         // The keeper took the number before ours for itself, or has had others since: it says so by the
         // rows that it holds.
@@ -113,7 +110,13 @@ impl Loop {
         Ok(supervisor)
     }
 
-    fn new(role: Role, control: OwnedFd, owner: OwnedFd, table: Table) -> io::Result<Self> {
+    fn new(
+        role: Role,
+        control: OwnedFd,
+        owner: OwnedFd,
+        table: Table,
+        alive: OwnedFd,
+    ) -> io::Result<Self> {
         rustix::process::chdir("/")?;
         signal::ignore_terminal();
         let off = Off::from_environment(role);
@@ -139,6 +142,8 @@ impl Loop {
             start_due: false,
             mirrors: HashMap::new(),
             commands: HashMap::new(),
+            alive,
+            firsts: HashMap::new(),
             serves: false,
             owner,
             owner_identity: format!("{owner_pid}.{start}.{}", role_numbers().owner),

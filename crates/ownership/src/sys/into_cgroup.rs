@@ -14,7 +14,8 @@ use super::Pid;
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Starts [`super::start::run_child`] with `child` on this stack (lowest address and bytes) in `cgroup`.
-/// The flags are those of `clone` without a signal; `SIGCHLD` tells of its end.
+/// The flags are those of `clone` without a signal; `SIGCHLD` tells of its end, and of a child of our parent's what tells
+/// of ours.
 pub(super) fn clone(
     flags: i32,
     (stack, bytes): (*mut libc::c_void, usize),
@@ -26,7 +27,8 @@ pub(super) fn clone(
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
     args.flags = u64::from(flags.cast_unsigned()) | INTO_CGROUP;
     args.parent_tid = word as u64;
-    args.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    let is_ours = flags & libc::CLONE_PARENT == 0;
+    args.exit_signal = if is_ours { u64::from(libc::SIGCHLD.cast_unsigned()) } else { 0 };
     args.stack = stack as u64;
     args.stack_size = bytes as u64;
     args.cgroup = u64::try_from(cgroup.as_raw_fd()).unwrap_or(u64::MAX);

@@ -6,6 +6,7 @@
 
 pub(crate) mod front;
 pub(crate) mod into_cgroup;
+pub(crate) mod namespace;
 pub(crate) mod process;
 pub(crate) mod shared;
 pub(crate) mod signal;

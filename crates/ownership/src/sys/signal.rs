@@ -186,6 +186,16 @@ pub(crate) fn kill_child(pid: Pid) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
+/// Sends to everybody else whom this process may signal, for number 1 of a pid namespace alone, where these are all others
+/// in there. `SRCH` when there is nobody.
+pub(crate) fn send_all_others(number: i32) -> Result<(), Errno> {
+    if rustix::process::getpid() != rustix::process::Pid::INIT {
+        return Err(Errno::PERM);
+    }
+    // SAFETY: plain system call.
+    checked(unsafe { libc::kill(-1, number) }.into())
+}
+
 fn pidfd_send(pidfd: BorrowedFd<'_>, number: i32, flags: libc::c_uint) -> Result<(), Errno> {
     let info = ptr::null::<libc::siginfo_t>();
     // SAFETY: an open pidfd, no information structure.

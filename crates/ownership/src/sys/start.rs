@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::namespace::{self, Namespace};
 use super::{Pid, errno, into_cgroup, signal, wait};
 use crate::spawn::{Joins, Phase};
 
@@ -52,6 +53,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) failed_word: Option<&'a AtomicU64>,
     /// The directory of the cgroup that it is born in.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
+    /// What it has to do with a pid namespace other than ours.
+    pub(crate) namespace: Option<Namespace<'a>>,
 }
 
 impl<'a> Plan<'a> {
@@ -77,6 +80,7 @@ impl<'a> Plan<'a> {
             pid_word: None,
             failed_word: None,
             cgroup: None,
+            namespace: None,
         }
     }
 }
@@ -97,7 +101,7 @@ impl Failed {
 
 /// Bytes of stack for the child. Its deepest call is a dozen frames of plain system calls; a debug
 /// build stays under 4 KiB.
-const STACK_BYTES: usize = 64 * 1024;
+pub(super) const STACK_BYTES: usize = 64 * 1024;
 
 /// The highest signal of the kernel (man 7 signal).
 const LAST_SIGNAL: i32 = 64;
@@ -112,9 +116,9 @@ pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
     let mut child = Child::prepare(plan);
     // No handler of the caller may run in the child, which shares its memory.
     let blocked = signal::Blocked::all();
-    let cloned = clone(&stack, &mut child, plan.pid_word, plan.cgroup);
+    let cloned = clone(&stack, &mut child, plan);
     drop(blocked);
-    let (pid, pidfd) = cloned.map_err(at_clone)?;
+    let (pid, pidfd) = cloned?;
     // The child wrote it before it left, and the kernel woke us after that.
     // SAFETY: `child` is alive and the child process is gone or has other memory by now.
     let failed = unsafe { ptr::read_volatile(&raw const child.failed) };
@@ -130,28 +134,35 @@ pub(crate) fn start(plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
 /// The kernel writes the child's number into `pid_word` before the child runs, so that whoever sees that
 /// memory knows of it, whatever becomes of us. The handle is opened after that: our unreaped child's
 /// number is its own (man 2 clone has one place for both).
-fn clone(
-    stack: &Stack,
-    child: &mut Child<'_>,
-    pid_word: Option<*mut Pid>,
-    cgroup: Option<BorrowedFd<'_>>,
-) -> io::Result<(Pid, OwnedFd)> {
+fn clone(stack: &Stack, child: &mut Child<'_>, plan: &Plan<'_>) -> Result<(Pid, OwnedFd), Failed> {
+    let failed = |error: io::Error| Failed {
+        // Where there are to be namespaces, whoever refuses refuses these.
+        phase: if plan.namespace.is_some() { Phase::Contain } else { Phase::Clone },
+        errno: error.raw_os_error().unwrap_or(libc::ENOMEM),
+    };
     let mut own_word: Pid = 0;
-    let word = pid_word.unwrap_or(&raw mut own_word);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID;
-    let pid = match cgroup {
-        Some(cgroup) => {
-            let pointer = ptr::from_mut(child).cast();
-            let stack = (stack.usable(), STACK_BYTES);
-            into_cgroup::clone(flags, stack, pointer, word, cgroup)?
+    let word = plan.pid_word.unwrap_or(&raw mut own_word);
+    let pointer = ptr::from_mut(child).cast();
+    let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID;
+    if let Some(Namespace::First(maps)) = &plan.namespace {
+        flags |= namespace::flags_of_first(maps.as_ref());
+    }
+    let pid = match (&plan.namespace, plan.cgroup) {
+        (Some(Namespace::Inside { first, user }), cgroup) => {
+            let at = (*first, *user);
+            namespace::clone_inside(at, stack, pointer, word, cgroup, plan.joins)?
         }
-        None => {
-            let (flags, pointer) = (flags | libc::SIGCHLD, ptr::from_mut(child).cast());
+        (_, Some(cgroup)) => {
+            let stack = (stack.usable(), STACK_BYTES);
+            into_cgroup::clone(flags, stack, pointer, word, cgroup).map_err(failed)?
+        }
+        (_, None) => {
+            let flags = flags | libc::SIGCHLD;
             // SAFETY: the stack is mapped, writable and ours until the child has left it (CLONE_VFORK);
             // `child` outlives the call for the same reason; `word` is where CLONE_PARENT_SETTID writes.
             let pid = unsafe { libc::clone(run_child, stack.top(), flags, pointer, word) };
             if pid < 0 {
-                return Err(io::Error::last_os_error());
+                return Err(failed(io::Error::last_os_error()));
             }
             pid
         }
@@ -162,13 +173,13 @@ fn clone(
             // What cannot be held is not kept.
             signal::kill_child(pid);
             wait::reap_blocking(pid);
-            Err(errno.into())
+            Err(Failed { phase: Phase::Clone, errno: errno.raw_os_error() })
         }
     }
 }
 
 /// The child's stack, with a page without access below it.
-struct Stack {
+pub(super) struct Stack {
     base: *mut libc::c_void,
 }
 
@@ -176,7 +187,7 @@ struct Stack {
 const GUARD_BYTES: usize = 64 * 1024;
 
 impl Stack {
-    fn map() -> io::Result<Self> {
+    pub(super) fn map() -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK;
         // SAFETY: a new anonymous mapping touches no memory that exists.
         let base = unsafe {
@@ -194,13 +205,13 @@ impl Stack {
     }
 
     /// What lies above the page without access.
-    fn usable(&self) -> *mut libc::c_void {
+    pub(super) fn usable(&self) -> *mut libc::c_void {
         // SAFETY: within our own mapping.
         unsafe { self.base.byte_add(GUARD_BYTES) }
     }
 
     /// The end of the mapping; stacks grow down. Page-aligned, so 16-aligned.
-    fn top(&self) -> *mut libc::c_void {
+    pub(super) fn top(&self) -> *mut libc::c_void {
         // SAFETY: one past the end of our mapping.
         unsafe { self.base.byte_add(GUARD_BYTES + STACK_BYTES) }
     }
@@ -297,11 +308,19 @@ fn done(phase: Phase, result: libc::c_int) -> Result<(), Failed> {
 }
 
 fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
+    let contained = |errno| Failed { phase: Phase::Contain, errno };
+    match &child.plan.namespace {
+        Some(Namespace::First(Some(maps))) => namespace::map(maps).map_err(contained)?,
+        Some(Namespace::Inside { .. }) => namespace::mount_proc().map_err(contained)?,
+        Some(Namespace::First(None)) | None => {}
+    }
     default_dispositions();
     if let Some(joins) = child.plan.joins {
         signal::ignore_each(joins.ignored);
-        // SAFETY: plain system call.
-        done(Phase::Setup, unsafe { libc::setpgid(0, joins.group) })?;
+        if child.plan.namespace.is_none() {
+            // SAFETY: plain system call.
+            done(Phase::Setup, unsafe { libc::setpgid(0, joins.group) })?;
+        }
         signal::discard_stops(joins.ignored);
     } else if child.plan.session {
         // SAFETY: plain system call.
@@ -352,7 +371,7 @@ fn set_oom_score(score: &CStr) {
 }
 
 /// An ignored signal would stay ignored through exec.
-fn default_dispositions() {
+pub(super) fn default_dispositions() {
     for number in 1..=LAST_SIGNAL {
         signal::set_default(number);
     }

@@ -19,6 +19,7 @@ use super::passed::Passed;
 use super::report::{EndedReport, could_keep, printable};
 use super::terminal;
 use super::{FAILED, NOT_EXECUTABLE, NOT_FOUND, Wrap};
+use crate::containment::Containment;
 use crate::exit::{ChildEvent, Emptied, ExitStatus};
 use crate::hook;
 use crate::identity::{self, Stat};
@@ -73,7 +74,8 @@ enum End {
 
 pub(super) fn run(wrap: &Wrap) -> ExitCode {
     let end = wrapped(wrap).unwrap_or_else(|refused| {
-        say(&format!("{}: {}", wrap.name, refused.detail));
+        let few = few_files().filter(|_| refused.code == FAILED).unwrap_or_default();
+        say(&format!("{}: {}{few}", wrap.name, refused.detail));
         End::Code(refused.code)
     });
     match end {
@@ -86,7 +88,27 @@ pub(super) fn run(wrap: &Wrap) -> ExitCode {
     }
 }
 
+/// Descriptors that must be allowed to be open, beside those that it inherits: those are held twice for a while.
+const FILES: u64 = 40;
+
+/// With fewer than this, whatever has failed is likely to have failed of that.
+const FEW_FILES: u64 = 256;
+
+/// What is to be said where few descriptors may be open.
+fn few_files() -> Option<String> {
+    use rustix::process::{Resource, getrlimit};
+    let allowed = getrlimit(Resource::Nofile).current.filter(|allowed| *allowed < FEW_FILES)?;
+    Some(format!(
+        "; only {allowed} descriptors may be open here, and {FILES} are needed, with two for each that is \
+         inherited: raise `ulimit -n`"
+    ))
+}
+
 fn wrapped(wrap: &Wrap) -> Result<End, Refused> {
+    if wrap.containment == Containment::PidNamespace && !wrap.keep.is_empty() {
+        let what = "nothing can be kept of a pid namespace, which ends as a whole";
+        return Err(Refused::failed(what, &"leave out --keep, or ask for another containment"));
+    }
     let passed = Passed::find().map_err(|error| Refused::failed("/proc cannot be read", &error))?;
     let report = match &wrap.report {
         None => None,

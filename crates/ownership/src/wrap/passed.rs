@@ -51,7 +51,7 @@ impl Passed {
     /// another file, cut off at its start and not appended to.
     pub(super) fn report(&self, path: &Path) -> io::Result<fs::File> {
         match number_of(path) {
-            None => fs::File::create(path),
+            None => created(path),
             Some(number) if self.numbers.contains(&number) => {
                 let fd = process::borrowed(number);
                 Ok(rustix::io::fcntl_dupfd_cloexec(fd, 3)?.into())
@@ -84,6 +84,21 @@ impl Passed {
         }
         Ok(())
     }
+}
+
+/// A file for a report. A named pipe that nobody reads is an error at once (`ENXIO`): to open it would wait for somebody.
+fn created(path: &Path) -> io::Result<fs::File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o666);
+    let file: fs::File = rustix::fs::open(path, flags | OFlags::NONBLOCK, mode)
+        .map_err(|errno| match errno {
+            rustix::io::Errno::NXIO => io::Error::other("nobody reads this pipe"),
+            errno => errno.into(),
+        })?
+        .into();
+    rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
 }
 
 /// The descriptor that a path names (man 4 fd).

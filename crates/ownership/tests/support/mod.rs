@@ -87,7 +87,8 @@ pub(crate) fn wait_for_nobody(left: impl Fn() -> Vec<Identity>) {
 pub(crate) fn recorded(dir: &Path, name: &str) -> Identity {
     wait_for(&format!("{name} is there"), || {
         let pid = fs::read_to_string(dir.join(name)).ok()?;
-        Identity::of(pid.strip_suffix('\n')?.parse().ok()?)
+        let pid = pid.strip_suffix('\n')?.parse().ok()?;
+        if tier::is_inside() { process::from_inside(pid, dir) } else { Identity::of(pid) }
     })
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -142,4 +143,52 @@ impl Guards {
             (settled && top).then_some(Self { keeper: Some(keeper), supervisor })
         })
     }
+}
+
+/// The process with this number in a pid namespace below ours, in which somebody is about `dir`: its environment or its
+/// command line names that. Else the one that has it here, if it is about `dir` or a guard's child.
+pub(crate) fn from_inside(number: i32, dir: &Path) -> Option<Identity> {
+    let dir = dir.to_str()?.as_bytes().to_vec();
+    let namespace = |who: &Identity| fs::read_link(format!("/proc/{}/ns/pid", who.pid)).ok();
+    let number_inside = |who: &Identity| {
+        let status = fs::read_to_string(format!("/proc/{}/status", who.pid)).ok()?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        numbers.split_whitespace().last()?.parse::<i32>().ok()
+    };
+    let own = fs::read_link("/proc/self/ns/pid").ok();
+    let names_it = |who: &Identity| {
+        ["environ", "cmdline"].iter().any(|file| {
+            let text = fs::read(format!("/proc/{}/{file}", who.pid)).unwrap_or_default();
+            text.windows(dir.len()).any(|part| part == dir)
+        })
+    };
+    let about: Vec<_> = everybody()
+        .filter(|who| names_it(who))
+        .filter_map(|who| namespace(&who))
+        .filter(|namespace| Some(namespace) != own.as_ref())
+        .collect();
+    // Each scope has such a number: of several, who came last.
+    let inside = everybody().filter(|who| {
+        number_inside(who) == Some(number) && namespace(who).is_some_and(|its| about.contains(&its))
+    });
+    let inside = inside.max_by_key(|who| who.start);
+    // Whoever wrote it may have been told it by a guard, or stand outside.
+    let outside = Identity::of(number).filter(|who| {
+        let root = who.parent().and_then(Identity::of).is_some_and(is_guard);
+        root || names_it(who)
+    });
+    inside.or(outside)
+}
+
+/// The process whose number, as its pid namespace has it, stands in `file`; it is that of the process `beside`.
+pub(crate) fn from_inside_of(file: &Path, beside: u32) -> Identity {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let its = namespace(beside.cast_signed());
+    let number = fs::read_to_string(file).expect("read");
+    let ends = |who: &Identity| {
+        let status = fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("NSpid:")).unwrap_or_default();
+        line.split_whitespace().last() == Some(number.trim())
+    };
+    everybody().find(|who| namespace(who.pid) == its && ends(who)).expect("somebody inside")
 }

@@ -12,9 +12,10 @@ pub(crate) fn asked() -> Containment {
     *ASKED.get_or_init(|| {
         let own = std::env::current_exe().expect("this program");
         let name = own.file_name().and_then(|name| name.to_str()).expect("a name");
-        match name.starts_with("subreaper_tier") {
-            true => Containment::Subreaper,
-            false => Containment::Auto,
+        match name {
+            name if name.starts_with("subreaper_tier") => Containment::Subreaper,
+            name if name.starts_with("namespace_tier") => Containment::PidNamespace,
+            _ => Containment::Auto,
         }
     })
 }
@@ -23,6 +24,11 @@ pub(crate) fn asked() -> Containment {
 pub(crate) fn used() -> Tier {
     static USED: OnceLock<Tier> = OnceLock::new();
     *USED.get_or_init(|| Machine::look().choose(asked()).used.expect("the weakest at least"))
+}
+
+/// Whether scopes have pid namespaces: then what writes its own number writes one that means another outside.
+pub(crate) fn is_inside() -> bool {
+    asked() == Containment::PidNamespace
 }
 
 /// Our own cgroup, where scopes can have theirs. Skips loudly where they cannot.

@@ -5,12 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ownership::sight::{ChildView, Picture, ProcessView, WhyAlive};
 use serde_json::{Value, json};
 
+use super::tasks::{Task, Tasks};
 use super::{Runs, known_by, run_of, state_of};
 
 /// All of it.
-pub(super) fn report(picture: &Picture, runs: &Runs) -> Value {
+pub(super) fn report(picture: &Picture, runs: &Runs, tasks: &Tasks) -> Value {
     let owners = picture.owners.iter().map(|owner| {
         let run = run_of(owner, runs);
+        let pid = owner.identity.pid;
+        let child = |child: &ChildView| child_value(child, super::task_of(tasks, pid, child));
+        let threads = super::tasks::in_threads(tasks, pid).map(Task::value);
         json!({
             "pid": owner.identity.pid,
             "start_ticks": owner.identity.start,
@@ -24,7 +28,8 @@ pub(super) fn report(picture: &Picture, runs: &Runs) -> Value {
             "owned_by_pid": owner.below,
             "run_id": run.map(|run| &run.id),
             "run_title": run.map(|run| &run.title),
-            "children": owner.children.iter().map(child_value).collect::<Vec<_>>(),
+            "children": owner.children.iter().map(child).collect::<Vec<_>>(),
+            "tasks_in_threads": tasks.contains_key(&pid).then(|| threads.collect::<Vec<_>>()),
         })
     });
     let jobs = picture.jobs.iter().map(|job| {
@@ -44,6 +49,7 @@ pub(super) fn report(picture: &Picture, runs: &Runs) -> Value {
         "exempt_jobs": jobs.collect::<Vec<_>>(),
         "ledger": picture.ledger,
         "ledger_trouble": picture.trouble,
+        "ledger_rows_unreadable": picture.unreadable,
         "all_users_shown": picture.whole,
     })
 }
@@ -53,7 +59,7 @@ fn from_millis(millis: u64) -> f64 {
     Duration::from_millis(millis).as_secs_f64()
 }
 
-fn child_value(child: &ChildView) -> Value {
+fn child_value(child: &ChildView, task: Option<&Task>) -> Value {
     let row = child.row.as_ref();
     let (reason, expires) = match &child.why {
         WhyAlive::Exempt { reason, expires, .. } => (Some(reason), expires.map(from_millis)),
@@ -65,7 +71,9 @@ fn child_value(child: &ChildView) -> Value {
         "spawn": child.spawn.to_string(),
         "purpose": row.map(|row| &row.purpose),
         "started_at": row.map(|row| from_millis(row.intent_at)),
+        "task": task.map(Task::value),
         "why_alive": child.why.word(),
+        "tier": child.tier.word(),
         "exempt_reason": reason,
         "exempt_until": expires,
         "rss_bytes": child.rss(),

@@ -63,6 +63,8 @@ impl Loop {
             quiet_seconds: self.monitor.watch(index).map(|watch| seconds(watch.quiet_for(now))),
             api_calls: pulse.as_ref().map_or(0, |pulse| pulse.activity().api_calls),
             tool: pulse.as_ref().and_then(|pulse| pulse.tool().map(str::to_owned)),
+            tool_count: pulse.as_ref().map_or(0, |pulse| pulse.tools().0),
+            last_tool: pulse.as_ref().and_then(|pulse| pulse.tools().1.map(str::to_owned)),
             accepts_steer,
             steers_waiting,
         })
