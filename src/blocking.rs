@@ -103,6 +103,20 @@ impl Delegator {
         Builder::default()
     }
 
+    /// As [`crate::Delegator::templates`].
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn templates(&self) -> Vec<crate::TemplateAccount> {
+        self.0.templates()
+    }
+
+    /// As [`crate::Delegator::waiting_workers`].
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn waiting_workers(&self, agent: &str) -> Vec<u32> {
+        self.0.waiting_workers(agent)
+    }
+
     /// As [`crate::Delegator::from_env`].
     ///
     /// # Errors
@@ -145,6 +159,18 @@ impl Delegator {
     #[must_use]
     pub fn operator(&self, session: Option<&str>) -> crate::control::Operator {
         self.0.operator(session)
+    }
+
+    /// As [`crate::Delegator::files`].
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> crate::file_state::Files {
+        self.0.files(session)
+    }
+
+    /// As [`crate::Delegator::jobs`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> crate::jobs::OwnJobs {
+        self.0.jobs(session)
     }
 
     /// As [`crate::Delegator::store`].

@@ -60,11 +60,14 @@ pub mod blocking;
 mod workers;
 
 pub use delegate_child::{
-    Agent, AskError, Delegation, Failure, Interrupted, LongText, Registry, Session,
+    Agent, AskError, Delegation, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText,
+    NewJob, Registry, Session,
 };
 pub use delegate_core::config;
 pub use delegate_core::control;
 pub use delegate_core::delegator::{Batch, Builder, Delegator};
+#[cfg(target_os = "linux")]
+pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;
 pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
@@ -73,8 +76,11 @@ pub use delegate_core::run::{
     WaitingTask,
 };
 pub use delegate_core::store;
+pub use delegate_core::{file_state, jobs};
 pub use delegate_protocol::envelope::{Identity, Relayed};
-pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason};
+pub use delegate_protocol::file::{Busy, Staleness};
+pub use delegate_protocol::job::Job;
+pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
     ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
 };

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use delegate_runtime::{
-    Agent, Event, Failure, Isolation, Session, Status, Task, Value, blocking, config::Settings,
+    Agent, Event, Failure, Isolation, Session, Status, Task, Value, blocking,
+    config::{LauncherWish, Settings},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -70,9 +71,30 @@ impl Agent for Spinner {
     }
 }
 
+/// As [`Sender`], with something large that it prepares: 64 MiB, written to.
+#[derive(Default)]
+pub(crate) struct Heavy(Vec<u8>);
+
+impl Agent for Heavy {
+    const NAME: &'static str = "heavy";
+    type Params = usize;
+    type Answer = String;
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        self.0 = vec![1; 64 << 20];
+        Ok(())
+    }
+
+    fn run(&mut self, size: usize, session: &mut Session) -> Result<String, Failure> {
+        session.text("here");
+        Ok(self.0[..size].iter().map(|_| 'x').collect())
+    }
+}
+
 /// The first expression of a bench's `main`: workers, the bare program, or the bench.
 pub(crate) fn main(host: impl FnOnce()) -> ExitCode {
     let workers = delegate_runtime::workers();
+    let workers = workers.agent(Heavy::default);
     workers.agent(|| Sender).agent(|| Tools).agent(|| Spinner).or_else(|| {
         if std::env::args().nth(1).is_some_and(|role| role == BARE) {
             let said = std::io::stdout().write_all(b"h");
@@ -97,9 +119,17 @@ pub(crate) struct Rig {
 impl Rig {
     /// With as many places as children, after a first child: the supervisor runs.
     pub(crate) fn new(isolation: Isolation, places: usize) -> Self {
-        let state = tempfile::tempdir().expect("a state directory");
         let places = places.try_into().expect("a small number");
-        let settings = Settings { max_concurrent_children: places, ..Settings::default() };
+        Self::with(isolation, Settings { max_concurrent_children: places, ..Settings::default() })
+    }
+
+    /// Processes that are started in this way, one at a time.
+    pub(crate) fn launched(launcher: LauncherWish) -> Self {
+        Self::with(Isolation::Process, Settings { launcher, ..Settings::default() })
+    }
+
+    fn with(isolation: Isolation, settings: Settings) -> Self {
+        let state = tempfile::tempdir().expect("a state directory");
         let builder = blocking::Delegator::builder().isolation(isolation).settings(settings);
         let delegator = builder.state_dir(state.path()).build().expect("a delegator");
         let rig = Self { delegator, _state: state };
@@ -111,10 +141,19 @@ impl Rig {
         self.delegator.batch([task]).start().expect("a run")
     }
 
+    /// As [`Rig::start_and_outcome`], of the agent that prepares.
+    pub(crate) fn start_and_outcome_of_heavy(&self) -> (Duration, Duration) {
+        self.first_and_last(Task::of::<Heavy>("one", 1))
+    }
+
     /// Delegate → the child's first event, and → its outcome stored and its process reaped.
     pub(crate) fn start_and_outcome(&self) -> (Duration, Duration) {
+        self.first_and_last(Task::of::<Sender>("one", 1))
+    }
+
+    fn first_and_last(&self, task: Task) -> (Duration, Duration) {
         let began = Instant::now();
-        let mut run = self.start(Task::of::<Sender>("one", 1));
+        let mut run = self.start(task);
         let spoke = run.events().any(|event| matches!(event, Event::Text { .. }));
         let first = began.elapsed();
         let report = run.finish();

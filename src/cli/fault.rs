@@ -104,6 +104,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::TooDeep { .. } => "too_deep",
         StartError::NoRoute { .. } => "no_route",
         StartError::NotBuilt { .. } => "not_built",
+        StartError::NoWorktree { .. } => "no_worktree",
         StartError::EmptyBatch => "empty_batch",
         StartError::TooManyTasks { .. } => "too_many_tasks",
         StartError::BlankGoal { .. } => "blank_goal",

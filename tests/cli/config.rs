@@ -58,7 +58,8 @@ fn each_value_is_shown_with_what_set_it() {
 #[test]
 fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
     let rig = Rig::new();
-    let text = "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  worktree_isolation: true\n";
+    let text =
+        "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  independent_completions: true\n";
     rig.file("bad.yaml", text);
     let said = rig.run(["config", "check", "bad.yaml"]);
     said.expect(2).is_plain();
@@ -67,7 +68,7 @@ fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
         "did you mean `max_iterations`?",
         "error: `max_batch_size` must be",
         "bad.yaml:3:19",
-        "error: `worktree_isolation` is not available yet\n --> bad.yaml:4:3",
+        "error: `independent_completions` is not available yet\n --> bad.yaml:4:3",
     ] {
         assert!(said.err.contains(told), "{told}\n{}", said.err);
     }

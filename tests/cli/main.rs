@@ -44,3 +44,5 @@ mod tasks;
 mod terminal;
 mod trees;
 mod trust;
+#[cfg(target_os = "linux")]
+mod worktrees;

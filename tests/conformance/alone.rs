@@ -10,11 +10,11 @@ pub fn alone(test: &str) {
 }
 
 /// The same with variables.
-pub fn alone_with(test: &str, env: &[(&str, &str)]) {
+pub fn alone_with(test: &str, variables: &[(&str, &str)]) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
-        .envs(env.iter().copied())
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

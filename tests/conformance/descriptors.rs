@@ -163,7 +163,9 @@ fn inner_limit() {
         outcomes.iter().map(|o| (&o.cause, &o.error)).collect::<Vec<_>>()
     );
     for outcome in &outcomes {
-        assert_eq!(outcome.status, Status::Error, "{:?}", **outcome);
+        // A worker that waited needs no new descriptor.
+        let waited = outcome.launcher.as_deref() == Some("pool");
+        assert!(outcome.status == Status::Error || waited, "{:?}", **outcome);
     }
     // With descriptors free it works again, in the same delegator.
     let (outcomes, report) = run(&rig, (0..5).map(|_| well.task("again")));

@@ -22,7 +22,10 @@ mod control_socket;
 mod coverage;
 mod descriptors;
 mod events;
+mod files;
+mod jobs;
 mod killed;
+mod launchers;
 mod liveness;
 mod matrix_isolation;
 mod matrix_limits;
@@ -45,6 +48,7 @@ mod trees;
 mod wire;
 mod wire_flood;
 mod wire_start;
+mod worktrees;
 
 use agents::{Descriptors, Noisy, Scripted, Sized, Spec, Swallow};
 
@@ -56,7 +60,10 @@ delegate_runtime::test_support!(
     || Noisy,
     || { Swallow },
     || trees::Knots,
+    || files::Filer,
+    || jobs::Jobber,
     || routing_parity::Probe,
     || killed::Counted,
-    results::Pupil::default
+    results::Pupil::default,
+    launchers::Ready::default
 );

@@ -8,6 +8,7 @@
 //! | `owner_kill` | the owner ends in every way and every state |
 //! | `startup` | the owner is killed at random moments of its start, in a pid namespace |
 //! | `supervisor_kill` | the supervisor is killed or stopped |
+//! | `jobs` | the owner is killed while its children have jobs |
 //! | `host` | threads, floods and zombies on the side of the owner |
 //! | `limits` | deadlines |
 //! | `stops` | interrupts, pauses, handles that are dropped |
@@ -33,6 +34,7 @@ mod support;
 mod child_kill;
 mod crash_points;
 mod host;
+mod jobs;
 mod limits;
 mod owner_kill;
 mod program;

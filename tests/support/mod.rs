@@ -7,7 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use delegate_runtime::{Isolation, Outcome, Report, Task, Value, blocking, config::Settings};
+use delegate_runtime::config::{LauncherWish, Settings};
+use delegate_runtime::{Isolation, Outcome, Report, Task, Value, blocking};
 
 /// Both executors: every behaviour must be the same over each.
 pub const BOTH: [Isolation; 2] = [Isolation::Thread, Isolation::Process];
@@ -21,8 +22,32 @@ pub struct Rig {
     pub state: tempfile::TempDir,
 }
 
+/// The switch that has every worker process of a suite started in another way: `exec`, `zygote` or `pool`.
+const TEST_LAUNCHER: &str = "DELEGATE_TEST_LAUNCHER";
+
+/// How worker processes are started, where a test does not say it itself.
+pub fn launcher() -> LauncherWish {
+    let asked = std::env::var(TEST_LAUNCHER).unwrap_or_default();
+    let known = LauncherWish::ALL.into_iter().find(|wish| wish.word() == asked);
+    assert!(known.is_some() || asked.is_empty(), "{TEST_LAUNCHER}={asked}");
+    known.unwrap_or_default()
+}
+
+/// The words of outcomes whose processes are started so. A pool has none that waits for the first child.
+pub fn launcher_words(isolation: Isolation) -> &'static [&'static str] {
+    match (isolation, launcher()) {
+        (Isolation::Thread, _) => &["thread"],
+        (_, LauncherWish::Auto | LauncherWish::Exec) => &["exec"],
+        (_, LauncherWish::Zygote) => &["zygote"],
+        (_, LauncherWish::Pool) => &["zygote", "pool"],
+    }
+}
+
 /// A rig with settings.
-pub fn rig_with(isolation: Isolation, settings: Settings) -> Rig {
+pub fn rig_with(isolation: Isolation, mut settings: Settings) -> Rig {
+    if settings.launcher == LauncherWish::Auto {
+        settings.launcher = launcher();
+    }
     let state = tempfile::tempdir().unwrap();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)

@@ -43,6 +43,8 @@ pub(crate) enum Step {
     Asks,
     /// Delegates these (agent, parameters), and answers with how each ended.
     Delegate(Vec<(String, Value)>),
+    /// Has its parent start a [`TREE`] as a job, hands it over or not, says `job` and waits.
+    Job { hand_off: bool },
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
 }
@@ -135,6 +137,20 @@ impl Agent for Stepper {
                 let outcomes = session.delegate(below.into_iter().map(order))?;
                 let words = outcomes.iter().map(|outcome| outcome.status.word());
                 Ok(words.collect::<Vec<_>>().join(" "))
+            }
+            Step::Job { hand_off } => {
+                let jobs = session.jobs();
+                let job = jobs.command(["sh", "-c", TREE]).start()?.id;
+                while jobs.wait(job, Duration::from_millis(10))?.tail.is_empty() {}
+                if hand_off {
+                    jobs.hand_off(job, "It serves the page.")?;
+                }
+                let pid = jobs.list()?.first().and_then(|job| job.pid).unwrap_or_default();
+                session.text(&format!("job {pid}"));
+                loop {
+                    session.checkpoint()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             Step::Noise(bytes) => {
                 use std::io::Write;

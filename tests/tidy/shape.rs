@@ -8,7 +8,7 @@ use crate::source::{File, Violation};
 const FENCE: [&str; 2] = ["crates/ownership/src/sys", "crates/ownership/src/inherit"];
 
 /// The files that read the clock, each with what it waits for. Elsewhere time is an argument.
-const CLOCKS: [(&str, &str); 12] = [
+const CLOCKS: [(&str, &str); 14] = [
     ("crates/delegate-core/src/run/clock", "the loop of a batch waits for children and deadlines"),
     (
         "src/cli/commands/ps/tasks",
@@ -32,6 +32,11 @@ const CLOCKS: [(&str, &str); 12] = [
     ("crates/ownership/src/exempt/stop", "stopping a job waits for its end"),
     ("crates/ownership/src/janitor/end", "ending what is left over waits for it"),
     ("crates/delegate-child/src/session", "a child measures its own quiet time"),
+    ("crates/delegate-child/src/worker/template", "a template measures what a copy of it costs"),
+    (
+        "crates/delegate-core/src/launch/zygote",
+        "what executing the worker program costs is measured",
+    ),
     ("src/cli/commands/follow", "the live view waits for events and for its next frame"),
 ];
 

@@ -20,6 +20,20 @@ pub trait Agent: Send + 'static {
     /// summary as it is; anything else becomes JSON.
     type Answer: Serialize + DeserializeOwned + 'static;
 
+    /// Does what is costly and the same for every task: loads a model, reads an index, builds a client. Called
+    /// once on each object, before [`Agent::run`].
+    ///
+    /// Where workers are copies of a template (`launcher: zygote` or `pool`), it runs once, in the template, and
+    /// each child gets an object that was prepared already. So it must not start a thread that is to live on (a copy
+    /// has none of them; such a template is not used), and what it holds is what every child begins with: an open
+    /// connection would be shared by all of them.
+    ///
+    /// # Errors
+    /// Any [`Failure`]: that of the child whose object it was to be.
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Carries out one task.
     ///
     /// # Errors
@@ -108,7 +122,12 @@ impl AskError {
     pub(crate) fn of(answer: Answer) -> Self {
         match answer {
             Answer::Refused { reason } => Self::Refused(reason),
-            Answer::TimeLeft { .. } | Answer::Delegated(_) | Answer::Told(_) | Answer::Stopping => {
+            Answer::TimeLeft { .. }
+            | Answer::File(_)
+            | Answer::Job(_)
+            | Answer::Delegated(_)
+            | Answer::Told(_)
+            | Answer::Stopping => {
                 Self::Refused("the parent has answered another question".to_owned())
             }
         }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use delegate_protocol::Value;
 use delegate_protocol::outcome::SchemaWord;
@@ -21,7 +21,12 @@ type Factory = Arc<dyn Fn() -> Box<dyn Runner> + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Registry {
     factories: BTreeMap<String, Factory>,
+    /// One that was prepared before, for the first child of this name.
+    ready: Arc<Mutex<Option<Ready>>>,
 }
+
+/// A prepared object, and the name of its agent.
+type Ready = (String, Box<dyn Runner>);
 
 impl fmt::Debug for Registry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,14 +62,39 @@ impl Registry {
         self.factories.contains_key(name)
     }
 
-    /// Makes one object of the agent that the task names, and runs it.
-    pub(crate) fn run(&self, session: &mut Session) -> Result<Reply, Failure> {
-        let spec = session.shared_spec();
-        let Some(factory) = self.factories.get(&spec.agent) else {
-            let (name, known) = (clip(&spec.agent, 256), self.names().join(", "));
+    /// Makes an object of this agent and prepares it, for the next child of this process that names it.
+    ///
+    /// # Errors
+    /// As [`Agent::prepare`]; also when there is no such agent.
+    pub(crate) fn prepare(&self, name: &str) -> Result<(), Failure> {
+        let runner = self.make(name)?;
+        *self.ready.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((name.to_owned(), runner));
+        Ok(())
+    }
+
+    fn make(&self, name: &str) -> Result<Box<dyn Runner>, Failure> {
+        let Some(factory) = self.factories.get(name) else {
+            let (name, known) = (clip(name, 256), self.names().join(", "));
             return Err(Failure::new(format!("there is no agent `{name}` here; known: {known}")));
         };
         let mut runner = factory();
+        runner.prepare()?;
+        Ok(runner)
+    }
+
+    fn take_ready(&self, name: &str) -> Option<Box<dyn Runner>> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        ready.take_if(|(ready, _)| ready == name).map(|(_, runner)| runner)
+    }
+
+    /// Makes one object of the agent that the task names, unless one is prepared, and runs it.
+    pub(crate) fn run(&self, session: &mut Session) -> Result<Reply, Failure> {
+        let spec = session.shared_spec();
+        let mut runner = match self.take_ready(&spec.agent) {
+            Some(runner) => runner,
+            None => self.make(&spec.agent)?,
+        };
         let reply = runner.run(&spec.params, session)?;
         let Some(schema) = &spec.output_schema else { return Ok(reply) };
         let again = |errors: &[String], session: &mut Session| runner.again(errors, session);
@@ -89,7 +119,9 @@ impl From<Reply> for second_turn::Answer {
 }
 
 /// An [`Agent`] without its types.
-trait Runner {
+trait Runner: Send {
+    fn prepare(&mut self) -> Result<(), Failure>;
+
     fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure>;
 
     fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn;
@@ -98,6 +130,10 @@ trait Runner {
 struct Typed<A>(A);
 
 impl<A: Agent> Runner for Typed<A> {
+    fn prepare(&mut self) -> Result<(), Failure> {
+        self.0.prepare()
+    }
+
     fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure> {
         let params = typed_params(params).map_err(|error| {
             Failure::new(format!("params do not fit agent `{}`: {error}", A::NAME))

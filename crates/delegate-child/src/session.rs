@@ -17,7 +17,9 @@ use crate::account::{Account, value_bytes};
 use crate::agent::{AskError, Interrupted};
 use crate::asks::Until;
 use crate::cancel::{Reason, Token};
+use crate::files::Files;
 use crate::hook;
+use crate::jobs::Jobs;
 use crate::kept::{Kept, Stream};
 use crate::mail::Mailbox;
 use crate::outbox::Outbox;
@@ -411,13 +413,28 @@ impl Session {
         // One that unwinds may want to know, too.
         let until = if self.is_interrupted() { Until::ParentGone } else { Until::Interrupt };
         let answer = self.ask(Question::TimeLeft, until)?;
-        let Answer::TimeLeft { ms } = answer else { return Err(AskError::of(answer)) };
-        Ok(ms.map(Duration::from_millis))
+        if let Answer::TimeLeft { ms } = answer {
+            Ok(ms.map(Duration::from_millis))
+        } else {
+            Err(AskError::of(answer))
+        }
     }
 
     /// What it shares with the writer of its line.
     pub(crate) const fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// Files that other agents of this tree work on, too: who changed what, and whose turn it is.
+    #[must_use]
+    pub fn files(&self) -> Files {
+        Files::new(Arc::clone(&self.desk), self.spec.cwd.as_deref())
+    }
+
+    /// Background programs of this child: held by its parent, ended with this child unless they were handed over.
+    #[must_use]
+    pub fn jobs(&self) -> Jobs {
+        Jobs::new(Arc::clone(&self.desk))
     }
 
     /// Asks the parent, and waits for the answer.

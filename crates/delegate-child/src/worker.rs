@@ -1,7 +1,8 @@
 //! The worker role of a program: descriptor 3 is the line to the parent, 4 the line to the
-//! supervisor.
+//! supervisor. A [`template`] comes to the same by another way.
 
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -12,10 +13,13 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use crate::cancel::{Reason, Token};
 use crate::kept::Kept;
-use crate::link::{self, LinkError};
+use crate::link::{self, Link, LinkError};
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::serve::{Host, serve_until};
+
+#[cfg(target_os = "linux")]
+pub mod template;
 
 /// The argument that makes a program a worker.
 pub const WORKER_ROLE: &str = "@delegate-worker";
@@ -39,7 +43,12 @@ pub const UNWIND: Duration = Duration::from_secs(3);
 /// unwind within [`UNWIND`] end the process by SIGKILL.
 #[must_use]
 pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
-    if std::env::args_os().nth(1).is_none_or(|role| role != WORKER_ROLE) {
+    let role = std::env::args_os().nth(1)?;
+    #[cfg(target_os = "linux")]
+    if let Some(agent) = role.to_str().and_then(template::agent_of) {
+        return Some(template::run(registry, agent));
+    }
+    if role != WORKER_ROLE {
         return None;
     }
     // Both before anything else opens a descriptor: a free number would be somebody else's soon.
@@ -51,8 +60,13 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
             return Some(ExitCode::from(2));
         }
     };
+    Some(carry(line, owner.ok(), registry))
+}
+
+/// Carries one task over this line.
+fn carry(line: Link, owner: Option<OwnedFd>, registry: &Registry) -> ExitCode {
     let host = Host {
-        owner: OwnerSource::of(owner.ok().map(ownership::Owner::inherited)),
+        owner: OwnerSource::of(owner.map(ownership::Owner::inherited)),
         output: Kept::of_process(),
         pid: std::process::id(),
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -62,12 +76,12 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
     let (_carried, watched) = bounded(0);
     leave_when_orphaned(&token, watched);
     match serve_until(line, registry, host, &token) {
-        Ok(()) => Some(ExitCode::SUCCESS),
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !matches!(error, LinkError::Closed) {
                 say(&error.to_string());
             }
-            Some(ExitCode::FAILURE)
+            ExitCode::FAILURE
         }
     }
 }

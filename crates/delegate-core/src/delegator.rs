@@ -1,10 +1,12 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod ahead;
 mod batch;
 mod nest;
+mod trees;
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -15,9 +17,13 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use self::batch::Batch;
 
+use self::ahead::Ahead;
 use self::batch::{Beginning, When};
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState, Files};
+use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, program};
 use crate::plan::{
@@ -57,12 +63,18 @@ struct Inner {
     builder: Option<Arc<dyn ChildBuilder>>,
     /// `None` where this program cannot isolate.
     worker: Option<WorkerProgram>,
+    /// Templates of it, and workers that wait; made when they are first needed.
+    ahead: Ahead,
     records: Records,
     store: Store,
     batches: mpsc::UnboundedSender<Started>,
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    files: FileState,
+    jobs: Jobs,
+    /// What dead owners left of worktrees was looked at.
+    swept: Once,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
@@ -153,6 +165,8 @@ impl Builder {
         check_containment(self.settings.containment)?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
+        let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
+        let switch = switch.map(|(_, value)| value.clone());
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -163,6 +177,7 @@ impl Builder {
             WorkerProgram { owner, ..worker }
         });
         let batches = start_loop()?;
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -170,12 +185,16 @@ impl Builder {
             providers: self.providers,
             builder: self.builder,
             worker,
+            ahead: Ahead::default(),
             records,
             store,
             batches,
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            files: FileState::switched_by(switch.as_deref()),
+            jobs,
+            swept: Once::new(),
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -285,6 +304,20 @@ impl Delegator {
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    /// Files as the agent that delegates sees them: what it reads through this is what the end of a child reminds
+    /// it of. `session` is the key of its conversation ([`Batch::session`]), where there are several.
+    #[must_use]
+    pub fn files(&self, session: Option<&str>) -> Files {
+        Files::new(self.inner.files.clone(), Who::Parent(session.unwrap_or_default().into()))
+    }
+
+    /// Background programs that children handed over; they end with this delegator. `session` as in
+    /// [`Delegator::files`].
+    #[must_use]
+    pub fn jobs(&self, session: Option<&str>) -> OwnJobs {
+        OwnJobs::new(self.inner.jobs.clone(), Who::Parent(session.unwrap_or_default().into()))
     }
 
     /// What a worker process executes, for people; `None` where only threads are possible.

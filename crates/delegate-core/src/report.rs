@@ -61,6 +61,8 @@ pub struct Ending {
     pub spent: Spending,
     /// Children on all levels that have an outcome.
     pub descendants: u64,
+    /// How its processes were started and why, and where it came otherwise; empty without processes.
+    pub launching: Vec<String>,
 }
 
 /// The end of a batch.
@@ -171,6 +173,13 @@ impl Report {
         (self.ending.spent, self.ending.descendants)
     }
 
+    /// How its processes were started and why, and for which agents it came otherwise; empty where no
+    /// process was.
+    #[must_use]
+    pub fn launching(&self) -> &[String] {
+        &self.ending.launching
+    }
+
     /// From start to end.
     #[must_use]
     pub const fn total_duration(&self) -> Duration {
@@ -205,9 +214,10 @@ impl Serialize for Json<'_> {
             total_duration,
             spent: _,
             descendants: _,
+            launching,
         } = &self.0.ending;
         let status = if self.0.all_completed() { "completed" } else { "failed" };
-        let mut object = serializer.serialize_struct("Report", 9)?;
+        let mut object = serializer.serialize_struct("Report", 10)?;
         object.serialize_field("schema", SCHEMA)?;
         object.serialize_field("run_id", run_id)?;
         object.serialize_field("status", status)?;
@@ -216,6 +226,7 @@ impl Serialize for Json<'_> {
         object.serialize_field("verified_empty", verified_empty)?;
         object.serialize_field("durable", durable)?;
         object.serialize_field("warnings", warnings)?;
+        object.serialize_field("launching", launching)?;
         object.serialize_field("total_duration_seconds", &seconds(*total_duration))?;
         object.end()
     }
@@ -252,6 +263,11 @@ pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate
         live_transcript: None,
         summary_truncated: false,
         summary_full_path: None,
+        stale_paths: Vec::new(),
+        handed_off_processes: Vec::new(),
+        orphaned_processes: Vec::new(),
+        unread_completions: Vec::new(),
+        worktree: None,
         schema_valid: None,
         schema_retries: None,
         schema_errors: Vec::new(),
@@ -311,6 +327,7 @@ mod tests {
             verified_empty: false,
             durable: false,
             warnings: vec!["careful".into()],
+            launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
             spent: Spending::default(),
             descendants: 0,

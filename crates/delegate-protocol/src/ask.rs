@@ -6,7 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::delegation::{Delegated, Told, Work};
+use crate::file::{FileAnswer, FileQuestion};
 use crate::id::RunId;
+use crate::job::{JobAnswer, JobQuestion};
 
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
@@ -41,6 +43,10 @@ pub enum Question {
         /// It does not want to know how it ends.
         forget: bool,
     },
+    /// About a background program. Answered by [`Answer::Job`].
+    Job(JobQuestion),
+    /// About a file that others work on, too. Answered by [`Answer::File`].
+    File(FileQuestion),
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -63,6 +69,10 @@ pub enum Answer {
     Told(Told),
     /// Its children are being stopped, or there are none any more.
     Stopping,
+    /// How a background program stands.
+    Job(JobAnswer),
+    /// What the registry of files says.
+    File(FileAnswer),
 }
 
 impl Question {
@@ -74,6 +84,8 @@ impl Question {
             Self::Delegate { .. } => "Delegate",
             Self::Follow { .. } => "Follow",
             Self::StopDelegation { .. } => "StopDelegation",
+            Self::Job(_) => "Job",
+            Self::File(_) => "File",
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Order {
     pub metadata: BTreeMap<String, Value>,
     /// JSON Schema of the answer.
     pub output_schema: Option<Value>,
+    /// Whether it works in a git worktree of its own; `None` is the setting.
+    pub worktree_isolation: Option<bool>,
 }
 
 impl Order {
@@ -61,6 +63,7 @@ impl Order {
             traceparent: None,
             metadata: BTreeMap::new(),
             output_schema: None,
+            worktree_isolation: None,
         }
     }
 }

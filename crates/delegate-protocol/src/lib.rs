@@ -18,6 +18,8 @@
 //! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
 //! | [`delegation`] | what a child delegates, and what it is told of it |
+//! | [`file`] | what agents of one tree tell of files |
+//! | [`job`] | background programs of a child |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |
 //! | [`frame`] | length-prefixed MessagePack, with a cap that is part of the type |
@@ -28,8 +30,10 @@ pub mod codec;
 pub mod delegation;
 pub mod envelope;
 pub mod event;
+pub mod file;
 pub mod frame;
 pub mod id;
+pub mod job;
 pub mod message;
 pub mod outcome;
 pub mod routing;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::id::RunId;
+use crate::job::Job;
 
 /// Tool calls that an entry keeps; older ones are dropped first.
 pub const MAX_TOOL_TRACE: usize = 1024;
@@ -264,6 +265,28 @@ pub struct Subtree {
     pub cost_usd: Option<f64>,
 }
 
+/// The git worktree that a child had for itself, and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worktree {
+    /// Where it is, or was.
+    pub path: PathBuf,
+    /// Its branch.
+    pub branch: String,
+    /// The commit that it began at.
+    pub base: String,
+    /// Commits of it that its base does not have.
+    pub commits: u64,
+    /// There are changes in it that are not committed, or files that are not tracked.
+    pub dirty: bool,
+    /// It was proved to hold nothing, and is gone with its branch.
+    pub pruned: bool,
+    /// It could not be looked at, so it stays.
+    pub inspection_failed: bool,
+    /// Why it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
 /// For serde.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(number: &u64) -> bool {
@@ -372,6 +395,21 @@ pub struct Outcome {
     /// File with the whole of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary_full_path: Option<PathBuf>,
+    /// Files that its parent has read and it changed, where there is no summary that could say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_paths: Vec<String>,
+    /// Background programs that it handed to its parent, which run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub handed_off_processes: Vec<Job>,
+    /// Background programs that ran at its end, and were ended with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orphaned_processes: Vec<Job>,
+    /// Background programs that had ended, which it never heard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread_completions: Vec<Job>,
+    /// The git worktree that it had for itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worktree: Option<Worktree>,
     /// The answer meets the task's `output_schema`. Null when none was asked for, or there is no answer
     /// to check (then the note says so).
     #[serde(default, skip_serializing_if = "Option::is_none")]

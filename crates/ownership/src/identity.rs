@@ -233,6 +233,13 @@ pub(crate) fn own_pid() -> Pid {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
+/// How many threads this process has; `None` without `/proc`.
+pub(crate) fn own_threads() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    // A directory has one link for itself, one of its parent, and one of each directory in it.
+    std::fs::metadata("/proc/self/task").ok()?.nlink().checked_sub(2)
+}
+
 /// The process group of this process; 0 where its leader is in a pid namespace above, and nobody here can name it.
 pub(crate) fn own_group() -> Pid {
     Stat::read(own_pid()).map_or(0, |own| own.group)

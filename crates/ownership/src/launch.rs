@@ -65,11 +65,11 @@ pub(crate) struct Setting<'a> {
     pub(crate) first: Option<(BorrowedFd<'a>, bool)>,
 }
 
-/// Starts what was ordered. `line` is the child's end of its line, if it gets one.
+/// Starts what was ordered. `line` is the child's end of its line, if it gets one, and `control` that of a template's.
 pub(crate) fn start_order(
     order: &Order,
     fds: &[OwnedFd],
-    line: Option<&OwnedFd>,
+    (line, control): (Option<&OwnedFd>, Option<(RawFd, &OwnedFd)>),
     tag: &str,
     setting: &Setting<'_>,
 ) -> Result<(Pid, OwnedFd), Failure> {
@@ -82,16 +82,19 @@ pub(crate) fn start_order(
     let dir = order.dir.as_deref().map(text).transpose()?;
     let paths = match &order.image {
         Image::Named(name) => terminated(&candidates(name, path_of(&order.env)))?,
-        Image::Open => Vec::new(),
+        Image::Open | Image::Fork(_) => Vec::new(),
     };
     let image = match order.image {
+        Image::Fork(_) => return Err(refused(libc::EINVAL)),
         Image::Named(_) => start::Image::Paths(&paths),
         Image::Open => start::Image::Open(given.next().ok_or(refused(libc::EBADF))?),
     };
     let named = order.fds.iter().copied().zip(given);
     // Of what is passed on as it was found the numbers are somebody else's choice.
     let last = if order.joins.is_some() { RawFd::MAX - 1 } else { LAST_FD };
-    let fds = descriptors(named, order.line.zip(line.map(AsFd::as_fd)), setting.null, last)?;
+    let control = control.map(|(number, fd)| (number, fd.as_fd()));
+    let line = order.line.zip(line.map(AsFd::as_fd));
+    let fds = descriptors(named.chain(control), line, setting.null, last)?;
     let env = terminated(&env)?;
     let plan = Plan {
         cwd,

@@ -31,6 +31,8 @@ pub mod re_executed;
 pub mod sight;
 pub mod spawn;
 #[cfg(target_os = "linux")]
+pub mod template;
+#[cfg(target_os = "linux")]
 pub mod watchdog;
 #[cfg(target_os = "linux")]
 pub mod wrap;

@@ -15,7 +15,8 @@ use crate::spawn::{Spawn, SpawnError};
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
     let Spawn { program, args, env, env_clear, dir, fds, line, .. } = spawn;
-    let Spawn { grace, leftovers, release, purpose, containment, joins, .. } = spawn;
+    let Spawn { grace, leftovers, release, purpose, containment, joins, template, copies, .. } =
+        spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
         return Err(request_error("more than 240 descriptors", libc::EMFILE));
@@ -27,6 +28,7 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
     })?;
     let mut carried = vec![cwd];
     let image = match program.kind {
+        _ if copies.is_some() => Image::Fork(copies.unwrap_or_default()),
         Kind::Named(name) => Image::Named(name.as_bytes().to_vec()),
         Kind::Open(fd) => {
             let copy = fd.try_clone().map_err(|error| {
@@ -49,6 +51,7 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         dir: dir.map(|dir| dir.into_os_string().as_bytes().to_vec()),
         fds: numbers,
         line,
+        template,
         grace,
         leftovers,
         release: release.as_ref().map(|(_, deadline)| *deadline),

@@ -309,6 +309,12 @@ impl Owned {
         Self { scope, pid: pid.cast_unsigned(), pidfd }
     }
 
+    /// What its owner's line knows it as.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn number(&self) -> u64 {
+        self.scope.child.id
+    }
+
     /// Its pid: an address for messages, not an identity.
     #[must_use]
     pub fn pid(&self) -> u32 {
@@ -363,6 +369,18 @@ impl Owned {
     /// Waits until the scope is empty. `None` when the child is lost.
     pub fn wait_empty(&self) -> Option<Emptied> {
         self.scope.child.wait_empty()
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Spawn {
+    /// Starts no program, but a copy of this template: descriptors, environment, directory, scope and all
+    /// else are as of one that executes it. It needs a [`Spawn::line`]. What the template is to be shown as
+    /// stays what this spawn is shown as.
+    #[cfg(target_os = "linux")]
+    pub fn copy_of(mut self, template: &Owned) -> Self {
+        self.copies = Some(template.number());
+        self
     }
 }
 

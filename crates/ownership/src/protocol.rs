@@ -13,12 +13,14 @@ use crate::sys::Pid;
 use crate::sys::start::Failed;
 
 mod bytes;
+mod fork;
 
 use bytes::{Reader, Writer};
+pub(crate) use fork::{Fork, Forked};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -104,6 +106,8 @@ pub(crate) struct Order {
     pub(crate) dir: Option<Vec<u8>>,
     pub(crate) fds: Vec<i32>,
     pub(crate) line: Option<i32>,
+    /// Where it finds the line on which it is asked to fork, if it is a template.
+    pub(crate) template: Option<i32>,
     pub(crate) grace: Duration,
     pub(crate) leftovers: Leftovers,
     /// Deadline of its release command.
@@ -153,6 +157,8 @@ impl Command {
 pub(crate) enum Image {
     Named(Vec<u8>),
     Open,
+    /// None: a copy of this template, which was started on the same line under this number.
+    Fork(u64),
 }
 
 /// What a supervisor says.

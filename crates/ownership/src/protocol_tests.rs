@@ -25,16 +25,20 @@ prop_compose! {
         env in texts(),
         dir in prop::option::of(prop::collection::vec(any::<u8>(), 0..20)),
         fds in prop::collection::vec(any::<i32>(), 0..MAX_FDS),
-        line in prop::option::of(any::<i32>()),
+        [line, template] in [prop::option::of(any::<i32>()), prop::option::of(any::<i32>())],
         grace in durations(),
         leftovers in policies(),
         release in prop::option::of(durations()),
         containment in prop::sample::select(&Containment::ALL[..]),
         joins in prop::option::of(any::<(i32, u64, u64)>()),
     ) -> Order {
-        let image = name.map_or(Image::Open, Image::Named);
+        let image = match (name, id % 2) {
+            (Some(name), _) => Image::Named(name),
+            (None, 0) => Image::Open,
+            (None, _) => Image::Fork(id),
+        };
         let joins = joins.map(|(group, ignored, blocked)| Joins { group, ignored, blocked });
-        Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, containment, joins }
+        Order { id, image, argv, env, dir, fds, line, template, grace, leftovers, release, containment, joins }
     }
 }
 

@@ -24,6 +24,9 @@ pub struct Spawn {
     pub(crate) dir: Option<PathBuf>,
     pub(crate) fds: Vec<(RawFd, OwnedFd)>,
     pub(crate) line: Option<RawFd>,
+    pub(crate) template: Option<RawFd>,
+    /// The template that it is a copy of.
+    pub(crate) copies: Option<u64>,
     pub(crate) grace: Duration,
     pub(crate) leftovers: Leftovers,
     pub(crate) release: Option<(Vec<OsString>, Duration)>,
@@ -78,6 +81,8 @@ impl Spawn {
             dir: None,
             fds: Vec::new(),
             line: None,
+            template: None,
+            copies: None,
             grace: DEFAULT_GRACE,
             leftovers: Leftovers::Kill,
             release: None,
@@ -133,6 +138,14 @@ impl Spawn {
     /// what it starts over it belongs to the child's scope and ends with it.
     pub fn line(mut self, number: RawFd) -> Self {
         self.line = Some(number);
+        self
+    }
+
+    /// Makes it a template: under this number it gets the line on which the supervisor asks it to fork
+    /// ([`crate::template`]).
+    #[cfg(target_os = "linux")]
+    pub fn template(mut self, number: RawFd) -> Self {
+        self.template = Some(number);
         self
     }
 

@@ -29,6 +29,7 @@ mod act;
 mod chronicle;
 mod containment;
 mod door;
+mod fork;
 mod fosters;
 mod groups;
 mod keep;
@@ -112,6 +113,8 @@ struct Loop {
     lines: HashMap<ScopeId, Line>,
     /// Lines of scopes that are over, on which something is still to be said.
     parting: Vec<Line>,
+    /// Lines to templates, on which they are asked to fork.
+    templates: HashMap<ScopeId, OwnedFd>,
     /// Handles of the roots.
     handles: HashMap<Pid, OwnedFd>,
     /// Roots that are no children of ours.
@@ -276,6 +279,7 @@ impl Loop {
         let maps = [self.handles.len(), self.lines.len(), self.parting.len(), self.fresh.len()];
         let maps = maps.iter().sum::<usize>() + self.mirrors.len() + self.fosters.len();
         let maps = maps + self.commands.len() + self.groups.len() + self.tier.files();
+        let maps = maps + self.templates.len();
         let held = OWN_FILES + maps + met + waiting + more + SPARE_FILES;
         u64::try_from(held).is_ok_and(|held| held > limit)
     }

@@ -25,6 +25,7 @@ fn order(id: u64, grace: Duration) -> Request {
         dir: None,
         fds: Vec::new(),
         line: Some(4),
+        template: None,
         grace,
         leftovers: Leftovers::Kill,
         release: None,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use delegate_protocol::file::{Change, FileQuestion};
 use delegate_protocol::outcome::{
     Approval, MAX_APPROVALS, MAX_PATHS, NAME_BYTES, OUTPUT_TAIL, PATH_BYTES, REQUEST_BYTES,
     ToolEnd, ToolOutput,
@@ -80,6 +81,22 @@ impl Spent {
                 self.approvals.push_back(approval);
             }
             Note::Channel { .. } | Note::Steered { .. } => {}
+        }
+    }
+
+    /// Takes what a child asks about a file: reading and changing one is told by that alone.
+    pub fn file(&mut self, question: &FileQuestion) {
+        match question {
+            FileQuestion::Read { path, .. } => self.read.add(path.clone()),
+            FileQuestion::Changed { path, change } => {
+                self.written.add(path.clone());
+                if let Change::Renamed { to, .. } = change {
+                    self.written.add(to.clone());
+                }
+            }
+            FileQuestion::Check { .. }
+            | FileQuestion::Lock { .. }
+            | FileQuestion::Unlock { .. } => {}
         }
     }
 

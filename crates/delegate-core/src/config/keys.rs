@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-pub(crate) use super::kind::{MOST_MONEY, Type};
+mod launching;
+mod trees;
+mod words;
 
-/// Names the setting behind a key; `layer::apply` matches over all of them, so a key that nobody
-/// applies does not compile.
+/// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Id {
     ProcessIsolation,
@@ -45,6 +46,50 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    WorktreeIsolation,
+    Launcher,
+    PoolMinIdle,
+    PoolMaxIdle,
+    PoolIdle,
+}
+
+/// What values a key takes. `optional` ones take `null` too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// `false`, `true`, `auto` or `null`.
+    Isolation,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number, both ends included.
+    Count { min: u64, max: u64, optional: bool },
+    /// US dollars, or `null`.
+    Money,
+    /// Seconds; the twin key takes a duration text.
+    Seconds { min: Duration, optional: bool },
+    /// `warn`, `interrupt` or `kill`.
+    OnStale,
+    /// `end`, `report` or `ignore`.
+    AtStart,
+    /// `auto`, `subreaper` or `cgroup`.
+    Containment,
+    /// `auto`, `exec`, `zygote` or `pool`.
+    Launcher,
+    /// A program and its arguments, or `null`.
+    Command,
+    /// Text without the blanks around it; blank text and `null` are "not set".
+    Text,
+    /// The same in small letters.
+    Word,
+    /// An `http` or `https` address without a password in it.
+    Url,
+    /// A key: from a file only.
+    Secret,
+    /// One of [`EFFORTS`], `false` for `none`, or `null`.
+    Effort,
+    /// A map with anything in it, or `null`.
+    Overrides,
+    /// A list of maps with `provider` and `model`, or `null`.
+    Fallbacks,
 }
 
 /// Words of `reasoning_effort`.
@@ -112,14 +157,9 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
     "max_async_children",
 ];
 
-/// Keys of the contract whose feature is not there yet: refused, since a limit that is not enforced
-/// must not look as if it were.
-pub(crate) const LATER: [&str; 4] = [
-    "background_overflow",
-    "credential_pool_strategies",
-    "independent_completions",
-    "worktree_isolation",
-];
+/// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
+pub(crate) const LATER: [&str; 3] =
+    ["background_overflow", "credential_pool_strategies", "independent_completions"];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -128,7 +168,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 6] = [
+pub(crate) const NOT_KEYS: [&str; 7] = [
+    "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
     "DELEGATE_GOAL",
@@ -149,10 +190,11 @@ const NO_TIME: Duration = Duration::ZERO;
 const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
-const U63: u64 = i64::MAX as u64;
+
+pub(crate) use trees::MOST_MONEY;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 36] = [
+pub(crate) const KEYS: [KeyInfo; 41] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -189,51 +231,11 @@ pub(crate) const KEYS: [KeyInfo; 36] = [
         sensitive: false,
         about: "Most tasks of one batch; more is an error, never a cut. null: no limit.",
     },
-    KeyInfo {
-        id: Id::MaxTreeChildren,
-        name: "max_tree_children",
-        kind: count(U32, true),
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Children of all levels that work at once; one that waits for its own does not count. null: max_concurrent_children.",
-    },
-    KeyInfo {
-        id: Id::MaxTreeTokens,
-        name: "max_tree_tokens",
-        kind: count(U63, true),
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Tokens that a tree of children may spend, input and output. null: no limit.",
-    },
-    KeyInfo {
-        id: Id::MaxTreeCostUsd,
-        name: "max_tree_cost_usd",
-        kind: Type::Money,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Money that a tree of children may spend, in US dollars. null: no limit.",
-    },
-    KeyInfo {
-        id: Id::ChildMaxTokens,
-        name: "child_max_tokens",
-        kind: count(U63, true),
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "Tokens that one child may spend; reserved for it before it starts. null: a share of what the tree has left is reserved.",
-    },
-    KeyInfo {
-        id: Id::ChildMaxCostUsd,
-        name: "child_max_cost_usd",
-        kind: Type::Money,
-        default: "null",
-        also: None,
-        sensitive: false,
-        about: "The same in US dollars.",
-    },
+    trees::MAX_TREE_CHILDREN,
+    trees::MAX_TREE_TOKENS,
+    trees::MAX_TREE_COST_USD,
+    trees::CHILD_MAX_TOKENS,
+    trees::CHILD_MAX_COST_USD,
     KeyInfo {
         id: Id::ChildTimeout,
         name: "child_timeout_seconds",
@@ -469,6 +471,15 @@ pub(crate) const KEYS: [KeyInfo; 36] = [
         about: "Children approve dangerous commands once (true) or deny them.",
     },
     KeyInfo {
+        id: Id::WorktreeIsolation,
+        name: "worktree_isolation",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "Each child works in a git worktree and on a branch of its own; removed at its end when proved clean, else kept (docs/worktrees.md).",
+    },
+    KeyInfo {
         id: Id::JanitorAtStart,
         name: "janitor_at_start",
         kind: Type::AtStart,
@@ -477,6 +488,10 @@ pub(crate) const KEYS: [KeyInfo; 36] = [
         sensitive: false,
         about: "What dead owners have left, guards and all: end what is proved and name the rest, report it, or ignore it.",
     },
+    launching::LAUNCHER,
+    launching::POOL_MIN_IDLE,
+    launching::POOL_MAX_IDLE,
+    launching::POOL_IDLE,
 ];
 
 #[cfg(test)]

@@ -352,7 +352,12 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::ReasoningEffort => settings.reasoning_effort = value.effort(),
         Id::FallbackProviders => settings.fallback_providers = value.fallbacks(),
         Id::InheritMcpToolsets => settings.inherit_mcp_toolsets = *value == Typed::Flag(true),
+        Id::WorktreeIsolation => settings.worktree_isolation = *value == Typed::Flag(true),
         Id::SubagentAutoApprove => settings.subagent_auto_approve = *value == Typed::Flag(true),
+        Id::Launcher => set(&mut settings.launcher, value.launcher()),
+        Id::PoolMinIdle => set(&mut settings.pool.min_idle, value.count()),
+        Id::PoolMaxIdle => set(&mut settings.pool.max_idle, value.count()),
+        Id::PoolIdle => set(&mut settings.pool.idle, value.time()),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
     }
 }

@@ -14,7 +14,6 @@
 pub mod diagnostic;
 pub mod duration;
 mod keys;
-mod kind;
 mod layer;
 mod nearest;
 pub mod plain;
@@ -56,6 +55,53 @@ pub enum ProcessIsolation {
     On,
     /// Processes for a batch of two or more; a thread for a single task.
     Auto,
+}
+
+/// `delegation.launcher`: how worker processes are started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LauncherWish {
+    /// As suits the batch.
+    #[default]
+    Auto,
+    /// The program is executed for each child.
+    Exec,
+    /// Each child is a copy of a template, in which its agent is prepared once.
+    Zygote,
+    /// Such copies wait for children to come.
+    Pool,
+}
+
+impl LauncherWish {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Exec, Self::Zygote, Self::Pool];
+
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Exec => "exec",
+            Self::Zygote => "zygote",
+            Self::Pool => "pool",
+        }
+    }
+}
+
+/// `delegation.pool`: the stock of waiting workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// Kept of each agent once it was used.
+    pub min_idle: u32,
+    /// Most of one agent.
+    pub max_idle: u32,
+    /// Those above `min_idle` leave after this time without a launch.
+    pub idle: Duration,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { min_idle: 0, max_idle: 4, idle: Duration::from_secs(30) }
+    }
 }
 
 /// `delegation.on_stale`: what happens to a child that is stale.
@@ -184,8 +230,14 @@ pub struct Settings {
     pub inherit_mcp_toolsets: bool,
     /// Children approve dangerous commands once, or deny them.
     pub subagent_auto_approve: bool,
+    /// Each child in a git worktree of its own.
+    pub worktree_isolation: bool,
     /// What a start does about leftovers of dead owners.
     pub janitor_at_start: AtStart,
+    /// How worker processes are started.
+    pub launcher: LauncherWish,
+    /// The stock of waiting workers, where there is one.
+    pub pool: Pool,
 }
 
 impl Default for Settings {
@@ -226,7 +278,10 @@ impl Default for Settings {
             fallback_providers: None,
             inherit_mcp_toolsets: true,
             subagent_auto_approve: false,
+            worktree_isolation: false,
             janitor_at_start: AtStart::End,
+            launcher: LauncherWish::Auto,
+            pool: Pool::default(),
         }
     }
 }

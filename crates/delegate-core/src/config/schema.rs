@@ -93,6 +93,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Containment => {
             json!({ "enum": ["auto", "subreaper", "cgroup", "pid-namespace", "pid_namespace"] })
         }
+        Type::Launcher => json!({ "enum": ["auto", "exec", "zygote", "pool"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
         }),

@@ -73,6 +73,10 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::StaleIdle => seconds(settings.stale_idle),
         Id::StaleInTool => seconds(settings.stale_in_tool),
         Id::OnStale => Value::from(settings.on_stale.word()),
+        Id::Launcher => Value::from(settings.launcher.word()),
+        Id::PoolMinIdle => count(settings.pool.min_idle),
+        Id::PoolMaxIdle => count(settings.pool.max_idle),
+        Id::PoolIdle => seconds(settings.pool.idle),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
@@ -100,6 +104,7 @@ fn value(settings: &Settings, id: Id) -> Value {
             .as_ref()
             .map_or(Value::Null, |entries| Value::List(entries.iter().map(fallback).collect())),
         Id::InheritMcpToolsets => Value::Bool(settings.inherit_mcp_toolsets),
+        Id::WorktreeIsolation => Value::Bool(settings.worktree_isolation),
         Id::SubagentAutoApprove => Value::Bool(settings.subagent_auto_approve),
     }
 }

@@ -122,7 +122,10 @@ fn every_key_reaches_its_setting() {
   fallback_providers: [{provider: q, model: n, api_key: sk-2}]
   inherit_mcp_toolsets: false
   subagent_auto_approve: true
+  worktree_isolation: true
   janitor_at_start: report
+  launcher: pool
+  pool: {min_idle: 2, max_idle: 9, idle: 5s}
 ",
     );
     let expected = Settings {
@@ -169,7 +172,10 @@ fn every_key_reaches_its_setting() {
         }]),
         inherit_mcp_toolsets: false,
         subagent_auto_approve: true,
+        worktree_isolation: true,
         janitor_at_start: AtStart::Report,
+        launcher: LauncherWish::Pool,
+        pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5) },
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
@@ -289,7 +295,7 @@ fn a_check_tells_every_fault_in_the_order_of_the_file() {
     let world = World::new();
     let file = world.write(
         "c.yaml",
-        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  worktree_isolation: true\n  routes: {}\nother: 1\n",
+        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  independent_completions: true\n  routes: {}\nother: 1\n",
     );
     let system = world.path("none");
     let checked = show::check_with(Some(&file), &world.sources(), &system);

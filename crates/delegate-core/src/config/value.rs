@@ -7,7 +7,7 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, MOST_MONEY, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{AtStart, OnStale, ProcessIsolation, did_you_mean, duration};
+use super::{AtStart, LauncherWish, OnStale, ProcessIsolation, did_you_mean, duration};
 use ownership::Containment;
 
 /// A checked value.
@@ -22,6 +22,7 @@ pub(crate) enum Typed {
     OnStale(OnStale),
     AtStart(AtStart),
     Containment(Containment),
+    Launcher(LauncherWish),
     Command(Vec<String>),
     Text(String),
     Secret(ApiKey),
@@ -58,6 +59,7 @@ pub(crate) fn check(
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
         (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
+        (Type::Launcher, Kind::Scalar(Value::Text(word))) => question.launcher(word),
         (Type::Command, Kind::List(items)) => question.command(items),
         (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
             question.trimmed(text)
@@ -82,7 +84,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Money
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment => false,
+        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment | Type::Launcher => false,
     }
 }
 
@@ -141,6 +143,14 @@ impl Question<'_> {
     fn containment(&self, word: &str) -> Result<Typed, Wrong> {
         word.parse().map(Typed::Containment).map_err(|_| {
             let hint = did_you_mean(word, Containment::ALL.map(Containment::word));
+            self.wrong("unknown_word", &self.wanted(), hint)
+        })
+    }
+
+    fn launcher(&self, word: &str) -> Result<Typed, Wrong> {
+        let known = LauncherWish::ALL.into_iter().find(|wish| wish.word() == word);
+        known.map(Typed::Launcher).ok_or_else(|| {
+            let hint = did_you_mean(word, LauncherWish::ALL.map(LauncherWish::word));
             self.wrong("unknown_word", &self.wanted(), hint)
         })
     }
@@ -418,6 +428,10 @@ impl Typed {
         if let Self::Containment(what) = self { Some(*what) } else { None }
     }
 
+    pub(crate) const fn launcher(&self) -> Option<LauncherWish> {
+        if let Self::Launcher(wish) = self { Some(*wish) } else { None }
+    }
+
     pub(crate) const fn on_stale(&self) -> Option<OnStale> {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
@@ -463,6 +477,7 @@ impl Typed {
             | Self::OnStale(_)
             | Self::AtStart(_)
             | Self::Containment(_)
+            | Self::Launcher(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)

@@ -10,9 +10,11 @@ use tokio::sync::oneshot;
 
 use super::batch::When;
 use super::{Inner, check_containment};
+use crate::file_state::registry::Who;
 use crate::launch::{self, Launcher, program};
 use crate::plan::{self, Parent, Plan, StartError, Task};
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::live::LiveRun;
 use crate::run::nest::{Assembled, Nest, Nested};
@@ -38,9 +40,7 @@ impl Nest for Inner {
 
     fn assemble(&self, plan: Plan, nested: Nested) -> Result<Assembled, StartError> {
         let title = plan.tasks.first().map(|task| task.goal().to_owned());
-        let assembled = self.assemble_titled(plan, nested, title.unwrap_or_default())?;
-        assembled.batch.plan.keep_built();
-        Ok(assembled)
+        self.assemble_titled(plan, nested, title.unwrap_or_default())
     }
 }
 
@@ -48,7 +48,7 @@ impl Inner {
     /// A batch that is on the list of what runs, and ready to.
     pub(super) fn assemble_titled(
         &self,
-        plan: Plan,
+        mut plan: Plan,
         nested: Nested,
         title: String,
     ) -> Result<Assembled, StartError> {
@@ -71,10 +71,17 @@ impl Inner {
                 Launcher::Thread(self.registry.clone(), owner)
             }
             Isolation::Process => {
-                Launcher::Exec(self.worker.clone().ok_or(StartError::NotItsOwnWorker)?)
+                let worker = self.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
+                self.ahead.launcher(worker, &self.settings, &plan)
             }
         };
-        let (plan, run) = (Arc::new(plan), RunId::random());
+        let run = RunId::random();
+        let trees = self.trees(run, &mut plan)?;
+        let caller = plan
+            .caller()
+            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
+        let common = Common { files: self.files.clone(), jobs: self.jobs.clone(), caller, trees };
+        let plan = Arc::new(plan);
         let control = Arc::<ControlState>::default();
         let listed = self.live.add(LiveRun {
             id: run,
@@ -101,6 +108,7 @@ impl Inner {
             nest,
             kin,
             session,
+            common,
         };
         Ok(Assembled { batch, control, report, reported })
     }

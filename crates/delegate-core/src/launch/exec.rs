@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use delegate_child::worker::{LINE_FD, OWNER_FD};
-use ownership::{Owner, Program, Spawn, SpawnError};
+use ownership::{Owned, Owner, Program, Spawn, SpawnError};
 
 use super::{Handle, Launch, Launched, Line, StartFailure, failure};
 
@@ -27,23 +27,43 @@ pub struct WorkerProgram {
 /// Starts one worker process.
 pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched, StartFailure> {
     let pipes = Pipes::open().map_err(|error| failure("pipes", &error))?;
+    let (spawn, ours) = spawn(worker, pipes, &launch);
+    let sink = launch.sink;
+    let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;
+    Ok(ours.launched(owned, "exec"))
+}
+
+/// What every worker process is started with, and what of it is ours.
+pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (Spawn, Ours) {
+    let Pipes { line, stdout, stderr } = pipes;
     let spawn = Spawn::program(worker.program.clone())
         .args(&worker.args)
-        .fd(1, pipes.stdout.1)
-        .fd(2, pipes.stderr.1)
-        .fd(LINE_FD, pipes.line.1.into())
+        .fd(1, stdout.1)
+        .fd(2, stderr.1)
+        .fd(LINE_FD, line.1.into())
         .line(OWNER_FD)
         .grace(launch.terminate_grace)
         .containment(launch.containment)
-        .purpose(launch.purpose);
-    let sink = launch.sink;
-    let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;
-    Ok(Launched {
-        pid: Some(owned.pid()),
-        handle: Handle::Process(owned),
-        line: Line::Socket(pipes.line.0),
-        output: Some((pipes.stdout.0, pipes.stderr.0)),
-    })
+        .purpose(launch.purpose.clone());
+    (spawn, Ours { line: line.0, output: (stdout.0, stderr.0) })
+}
+
+/// Our ends of what a worker was given.
+pub(super) struct Ours {
+    line: UnixStream,
+    output: (OwnedFd, OwnedFd),
+}
+
+impl Ours {
+    pub(super) fn launched(self, owned: Owned, how: &'static str) -> Launched {
+        Launched {
+            pid: Some(owned.pid()),
+            how,
+            handle: Handle::Process(owned),
+            line: Line::Socket(self.line),
+            output: Some(self.output),
+        }
+    }
 }
 
 fn start_failure(error: SpawnError) -> StartFailure {
@@ -56,14 +76,14 @@ fn start_failure(error: SpawnError) -> StartFailure {
 }
 
 /// Our ends first; all close-on-exec (std makes them so).
-struct Pipes {
+pub(super) struct Pipes {
     line: (UnixStream, UnixStream),
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
 }
 
 impl Pipes {
-    fn open() -> io::Result<Self> {
+    pub(super) fn open() -> io::Result<Self> {
         let pipe = || io::pipe().map(|(read, write)| (read.into(), write.into()));
         Ok(Self { line: UnixStream::pair()?, stdout: pipe()?, stderr: pipe()? })
     }

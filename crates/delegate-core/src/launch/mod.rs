@@ -1,13 +1,18 @@
-//! Ways to start a worker: one seam, two launchers. [`exec`] has the supervisor execute a worker
-//! program; [`thread`] runs the same `serve` on a thread of this process.
+//! Ways to start a worker: one seam, four launchers. [`exec`] has the supervisor execute a worker
+//! program; [`zygote`] has a template of it make copies, [`pool`] keeps some of those waiting; [`thread`]
+//! runs the same `serve` on a thread of this process.
 //!
 //! Talks to `ownership` (processes) and `delegate-child` (threads). What becomes of a child comes
 //! back through a [`Sink`]; [`crate::run`] holds the rest.
 
 pub mod exec;
+#[cfg(target_os = "linux")]
+pub mod pool;
 pub mod program;
 mod records;
 pub mod thread;
+#[cfg(target_os = "linux")]
+pub mod zygote;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -62,12 +67,20 @@ pub(crate) fn make_room(isolation: Isolation, children: usize) {
 pub enum Launcher {
     /// The supervisor executes the worker program.
     Exec(exec::WorkerProgram),
+    /// Copies of a template.
+    #[cfg(target_os = "linux")]
+    Zygote(Arc<zygote::Zygotes>),
+    /// Copies that wait.
+    #[cfg(target_os = "linux")]
+    Pool(Arc<pool::Pool>),
     /// A thread of this process; what it starts is this owner's, if processes can be owned here.
     Thread(Registry, Option<Owner>),
 }
 
 /// One worker to be.
 pub struct Launch {
+    /// The agent that it is to run.
+    pub agent: String,
     /// For people: the task's goal, shortened.
     pub purpose: String,
     /// From TERM until KILL.
@@ -85,6 +98,8 @@ pub struct Launch {
 pub struct Launched {
     /// Its process; `None` for a thread.
     pub pid: Option<u32>,
+    /// The word for how it was started: `thread`, `exec`, `zygote` or `pool`.
+    pub how: &'static str,
     /// To end it.
     pub handle: Handle,
     /// The parent's end of its line.
@@ -125,21 +140,37 @@ pub enum Handle {
 }
 
 impl Launcher {
-    /// The word for reports.
-    #[must_use]
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Exec(_) => "exec",
-            Self::Thread(..) => "thread",
-        }
-    }
-
     /// What it gives.
     #[must_use]
     pub const fn isolation(&self) -> Isolation {
         match self {
             Self::Exec(_) => Isolation::Process,
+            #[cfg(target_os = "linux")]
+            Self::Zygote(_) | Self::Pool(_) => Isolation::Process,
             Self::Thread(..) => Isolation::Thread,
+        }
+    }
+
+    /// Why workers of these agents are executed although copies were decided, for people.
+    #[must_use]
+    pub fn remarks<'a>(&self, agents: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+        #[cfg(target_os = "linux")]
+        {
+            let zygotes = match self {
+                Self::Exec(_) | Self::Thread(..) => return Vec::new(),
+                Self::Zygote(zygotes) => zygotes,
+                Self::Pool(pool) => pool.zygotes(),
+            };
+            let remark = |agent| {
+                let why = zygotes.unfit(agent)?;
+                Some(format!("workers of {agent} were executed: {why}"))
+            };
+            agents.into_iter().filter_map(remark).collect()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            drop(agents);
+            Vec::new()
         }
     }
 
@@ -150,6 +181,10 @@ impl Launcher {
     pub fn launch(&self, launch: Launch) -> Result<Launched, StartFailure> {
         match self {
             Self::Exec(program) => exec::launch(program, launch),
+            #[cfg(target_os = "linux")]
+            Self::Zygote(zygotes) => zygotes.launch(launch),
+            #[cfg(target_os = "linux")]
+            Self::Pool(pool) => pool.launch(launch),
             Self::Thread(registry, owner) => thread::launch(registry, owner.clone(), launch),
         }
     }
@@ -163,6 +198,16 @@ impl Handle {
             Self::Process(owned) => owned.end(grace),
             Self::Thread(scope) => scope.end(grace),
         }
+    }
+
+    /// Whether its process has exited, as the kernel says now: its supervisor may not have told yet.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn has_exited(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Self::Process(owned) = self else { return false };
+        let handle = owned.pidfd();
+        let mut asked = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+        poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// SIGSTOP to all of it.

@@ -44,6 +44,7 @@ pub(super) fn launch(
         .map_err(|error| failure("thread", &error))?;
     Ok(Launched {
         pid: None,
+        how: "thread",
         handle: Handle::Thread(scope),
         line: Line::Memory(half),
         output: Some(output),
@@ -222,6 +223,7 @@ mod tests {
         let (tell, told) = crossbeam_channel::bounded(1);
         let registry = Registry::default().with(move || Follower(tell.clone()));
         let launch = Launch {
+            agent: Follower::NAME.to_owned(),
             purpose: "test".to_owned(),
             terminate_grace: Duration::ZERO,
             containment: ownership::Containment::Auto,

@@ -1,7 +1,7 @@
 //! Batch files: `tasks:` with optional `defaults:`, in YAML.
 //!
 //! A task has `goal` (needed), `context`, `agent`, `params`, `timeout` (`90s`) or `timeout_seconds`,
-//! `cwd`, `images`, `group`, `toolsets`, `metadata`, `output_schema` and `traceparent`; `defaults` has the
+//! `cwd`, `images`, `group`, `toolsets`, `worktree_isolation`, `metadata`, `output_schema` and `traceparent`; `defaults` has the
 //! same without `goal`.
 //! A field of a task replaces the one of `defaults` as a whole, maps too. The agent is the task's,
 //! else that of `defaults`, else `command`. A relative `cwd` is relative to the working directory of
@@ -71,7 +71,7 @@ pub fn parse(text: &str, name: &Path) -> Result<BatchFile, Diagnostic> {
 }
 
 /// Fields of a task; `defaults` takes all but the first.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "goal",
     "context",
     "agent",
@@ -82,6 +82,7 @@ const FIELDS: [&str; 13] = [
     "images",
     "group",
     "toolsets",
+    "worktree_isolation",
     "metadata",
     "output_schema",
     "traceparent",
@@ -100,6 +101,7 @@ struct Fields {
     images: Option<Vec<String>>,
     group: Option<String>,
     toolsets: Option<Vec<String>>,
+    worktree_isolation: Option<bool>,
     metadata: Option<BTreeMap<String, Value>>,
     output_schema: Option<Params>,
     traceparent: Option<String>,
@@ -131,6 +133,7 @@ fn task(
         images: own.images.or_else(|| defaults.images.clone()).unwrap_or_default(),
         group: own.group.or_else(|| defaults.group.clone()),
         toolsets: own.toolsets.or_else(|| defaults.toolsets.clone()),
+        worktree_isolation: own.worktree_isolation.or(defaults.worktree_isolation),
         traceparent: own.traceparent.or_else(|| defaults.traceparent.clone()),
         output_schema: own
             .output_schema
@@ -173,6 +176,7 @@ impl Fields {
             "images" => self.images = Some(texts(source, key, node, MAX_IMAGES)?),
             "group" => self.group = Some(text(source, key, node)?),
             "toolsets" => self.toolsets = Some(texts(source, key, node, usize::MAX)?),
+            "worktree_isolation" => self.worktree_isolation = Some(flag(source, key, &node)?),
             "metadata" => {
                 let entries = map(source, node, "`metadata`")?.into_iter();
                 self.metadata =
@@ -270,6 +274,16 @@ fn text(source: Source<'_>, key: &Key, node: Node) -> Result<String, Diagnostic>
     match node.kind {
         Kind::Scalar(Value::Text(text)) => Ok(text),
         Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => Err(wrong()),
+    }
+}
+
+fn flag(source: Source<'_>, key: &Key, node: &Node) -> Result<bool, Diagnostic> {
+    match node.kind {
+        Kind::Scalar(Value::Bool(flag)) => Ok(flag),
+        Kind::Scalar(_) | Kind::List(_) | Kind::Map(_) => {
+            let message = format!("`{}` must be true or false, not {}", key.text, node.describe());
+            Err(source.fault("wrong_type", node.place, message))
+        }
     }
 }
 

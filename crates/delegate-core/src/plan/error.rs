@@ -125,6 +125,19 @@ pub enum StartError {
         /// Why not.
         why: String,
     },
+    /// A task is to have a git worktree of its own, and can have none.
+    #[error(
+        "task {task} can have no git worktree of its own in {}: {why}; give it a `cwd` in a repository with a \
+         commit, or set worktree_isolation to false; nothing was started", dir.display()
+    )]
+    NoWorktree {
+        /// Which task.
+        task: usize,
+        /// Its directory.
+        dir: std::path::PathBuf,
+        /// Why not.
+        why: String,
+    },
     /// This program is not its own worker.
     #[error(
         "cannot isolate tasks: this program is not its own worker. Begin main with \
@@ -172,6 +185,7 @@ impl StartError {
             | Self::UnknownAgent { task, .. }
             | Self::Crossing { task, .. }
             | Self::NotBuilt { task, .. }
+            | Self::NoWorktree { task, .. }
             | Self::InvalidTask { task, .. } => Some(*task),
             Self::EmptyBatch
             | Self::NoParent

@@ -25,6 +25,7 @@ mod call_tests;
 mod decide;
 pub mod error;
 pub mod goals;
+mod launching;
 mod nested;
 pub mod parent;
 pub mod routing;
@@ -36,6 +37,7 @@ pub mod toolsets;
 
 use std::collections::BTreeSet;
 use std::mem;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -51,6 +53,8 @@ use routing::{NoProviders, Routed};
 pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
 pub use error::StartError;
+pub use launching::Launching;
+pub(crate) use nested::plan_nested;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
 pub use routing::{Providers, Resolved};
 pub use task::{Origin, Task};
@@ -85,6 +89,8 @@ pub struct Plan {
     pub isolation: delegate_protocol::Isolation,
     /// Why, for `--explain`.
     pub reason: String,
+    /// How the processes are started, and why; `None` where there are none.
+    pub launching: Option<(Launching, String)>,
     /// The tasks in order; every working directory is absolute.
     pub tasks: Vec<Task>,
     /// The settings that were used.
@@ -99,6 +105,8 @@ pub struct Plan {
     frame: Frame,
     /// What the agent loop built for each.
     built: Built,
+    /// Where children work that have a worktree of their own, by task; empty where none has.
+    worktrees: Vec<Option<PathBuf>>,
 }
 
 /// What was decided before any task was looked at; the same for every child of a batch.
@@ -204,7 +212,36 @@ impl Plan {
             metadata: task.metadata.clone(),
         };
         built.add_to(index, &mut spec);
+        if let Some(Some(own)) = self.worktrees.get(index) {
+            spec.cwd = Some(own.clone());
+            spec.workspace_hint = Some(own.clone());
+        }
         spec
+    }
+
+    /// The child that delegates, if it is one.
+    #[must_use]
+    pub fn caller(&self) -> Option<SubagentId> {
+        self.frame.parent.subagent_id
+    }
+
+    /// For each task that is to have a git worktree of its own the directory that it is made from; `None` where no
+    /// task is.
+    #[must_use]
+    pub fn isolated_dirs(&self) -> Option<Vec<Option<PathBuf>>> {
+        let here = || std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let dir = |task: &Task| {
+            let own = || task.cwd.clone().or_else(|| self.frame.parent.cwd.clone());
+            let wanted = task.worktree_isolation.unwrap_or(self.settings.worktree_isolation);
+            wanted.then(|| own().unwrap_or_else(here))
+        };
+        let dirs: Vec<_> = self.tasks.iter().map(dir).collect();
+        dirs.iter().any(Option::is_some).then_some(dirs)
+    }
+
+    /// Where these children work instead.
+    pub(crate) fn work_in(&mut self, worktrees: Vec<Option<PathBuf>>) {
+        self.worktrees = worktrees;
     }
 
     /// The children start now: what was built for them is theirs, and is not undone when the plan goes.
@@ -231,7 +268,11 @@ impl Plan {
             (None, own) => format!("none; {own} with a limit of their own"),
         };
         let agents: BTreeSet<&str> = self.tasks.iter().map(Task::agent).collect();
-        vec![
+        let launcher = self
+            .launching
+            .as_ref()
+            .map(|(launching, why)| ("launcher", format!("{} ({why})", launching.word())));
+        let decisions = vec![
             ("tasks", self.tasks.len().to_string()),
             ("agents", agents.into_iter().collect::<Vec<_>>().join(", ")),
             ("isolation", format!("{} ({})", self.isolation.word(), self.reason)),
@@ -245,7 +286,8 @@ impl Plan {
             ("start timeout", duration::show(settings.start_timeout)),
             ("heartbeat interval", duration::show(settings.heartbeat_interval)),
             ("largest result", format!("{} bytes", settings.max_result_bytes)),
-        ]
+        ];
+        decisions.into_iter().chain(launcher).collect()
     }
 }
 
@@ -329,20 +371,6 @@ pub fn plan(
     plan_within(frame, tasks, settings, asked, means, Ok(()))
 }
 
-/// As [`plan`], for tasks that a child gives, and not its model: their answers go to a program, whole.
-///
-/// # Errors
-/// [`StartError`]; nothing was started.
-pub(crate) fn plan_nested(
-    tasks: &mut Vec<Task>,
-    settings: &Settings,
-    asked: Option<Isolation>,
-    means: Means<'_>,
-) -> Result<Plan, StartError> {
-    let frame = Frame { by_agent: false, ..admit(settings, means)? };
-    plan_within(frame, tasks, settings, asked, means, Ok(()))
-}
-
 /// Decides about a call that a model made: `arguments` are those of `delegate_task`. Checks in this
 /// order: parent, action, pause, depth, route, tasks, schemas, images, and what is built.
 ///
@@ -402,9 +430,19 @@ fn plan_within(
         tasks: tasks.len(),
         lacks: Lack::of(means.has_worker),
     })?;
+    let launching = (isolation == delegate_protocol::Isolation::Process).then(|| {
+        launching::decide(launching::Question {
+            wish: settings.launcher,
+            pool: settings.pool,
+            tasks: tasks.len(),
+            own_program: settings.worker_command.is_none(),
+            namespace: settings.containment == ownership::Containment::PidNamespace,
+        })
+    });
     let mut plan = Plan {
         isolation,
         reason,
+        launching,
         tasks: mem::take(tasks),
         settings: settings.clone(),
         started: SystemTime::now(),
@@ -412,6 +450,7 @@ fn plan_within(
         nonce: uuid::Uuid::new_v4().as_fields().0,
         frame,
         built: Built::by(means.builder.cloned()),
+        worktrees: Vec::new(),
     };
     let known: Option<BTreeSet<&str>> =
         means.agents.map(|agents| agents.iter().map(String::as_str).collect());

@@ -7,7 +7,8 @@ use delegate_child::IntoOrder;
 use delegate_protocol::{Order, Role};
 
 use super::task::Params;
-use super::{Parent, Plan, Task, Tools};
+use super::{Frame, Isolation, Means, Parent, Plan, StartError, Task, Tools, admit, plan_within};
+use crate::config::Settings;
 
 impl Plan {
     /// What one of its children is to children of its own.
@@ -52,6 +53,20 @@ impl Plan {
     }
 }
 
+/// As [`plan`], for tasks that a child gives, and not its model: their answers go to a program, whole.
+///
+/// # Errors
+/// [`StartError`]; nothing was started.
+pub(crate) fn plan_nested(
+    tasks: &mut Vec<Task>,
+    settings: &Settings,
+    asked: Option<Isolation>,
+    means: Means<'_>,
+) -> Result<Plan, StartError> {
+    let frame = Frame { by_agent: false, ..admit(settings, means)? };
+    plan_within(frame, tasks, settings, asked, means, Ok(()))
+}
+
 impl From<Order> for Task {
     fn from(order: Order) -> Self {
         let Order {
@@ -67,6 +82,7 @@ impl From<Order> for Task {
             traceparent,
             metadata,
             output_schema,
+            worktree_isolation,
         } = order;
         Self {
             params: Params::new(&params),
@@ -79,6 +95,7 @@ impl From<Order> for Task {
             toolsets,
             traceparent,
             metadata,
+            worktree_isolation,
             ..Self::new(agent, goal)
         }
     }
@@ -99,6 +116,7 @@ impl IntoOrder for Task {
             traceparent,
             metadata,
             output_schema,
+            worktree_isolation,
             origin: _,
             timeout_origin: _,
         } = self;
@@ -121,6 +139,7 @@ impl IntoOrder for Task {
             toolsets,
             traceparent,
             metadata,
+            worktree_isolation,
         })
     }
 }

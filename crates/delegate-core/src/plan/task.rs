@@ -81,6 +81,8 @@ pub struct Task {
     pub(crate) images: Vec<String>,
     pub(crate) group: Option<String>,
     pub(crate) toolsets: Option<Vec<String>>,
+    /// `None`: as the setting says.
+    pub(crate) worktree_isolation: Option<bool>,
     pub(crate) traceparent: Option<String>,
     pub(crate) metadata: BTreeMap<String, Value>,
     pub(crate) output_schema: Params,
@@ -103,6 +105,7 @@ impl Task {
             images: Vec::new(),
             group: None,
             toolsets: None,
+            worktree_isolation: None,
             traceparent: None,
             metadata: BTreeMap::new(),
             output_schema: Params::default(),
@@ -177,6 +180,12 @@ impl Task {
     /// Toolsets that it may use, of those that its parent has. Without a list: all of them.
     pub fn toolsets(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.toolsets = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Whether it works in a git worktree of its own. Default: the setting `worktree_isolation`.
+    pub const fn worktree_isolation(mut self, isolated: bool) -> Self {
+        self.worktree_isolation = Some(isolated);
         self
     }
 

@@ -302,7 +302,7 @@ fn faults_of_a_batch_file_have_place_and_remedy() {
         ),
         (
             "defaults: {goal: x}\ntasks: [{goal: y}]\n",
-            "error: unknown field `goal` in `defaults`\n --> b.yaml:1:12\n1 | defaults: {goal: x}\n  |            ^^^^ known: context, agent, params, timeout, timeout_seconds, cwd, images, group, toolsets, metadata, output_schema, traceparent\n",
+            "error: unknown field `goal` in `defaults`\n --> b.yaml:1:12\n1 | defaults: {goal: x}\n  |            ^^^^ known: context, agent, params, timeout, timeout_seconds, cwd, images, group, toolsets, worktree_isolation, metadata, output_schema, traceparent\n",
         ),
         (
             "tasks:\n  - goal: x\n    goal: y\n",

@@ -28,6 +28,7 @@ use tracing::Instrument;
 
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
+use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
@@ -78,6 +79,8 @@ struct Active {
     wake: Arc<Notify>,
     commands: Option<mpsc::Sender<Command>>,
     handle: Option<Handle>,
+    /// The word for how it was started.
+    how: Option<&'static str>,
     start_failure: Option<StartFailure>,
     said: Option<Box<Said>>,
     /// Its outcome is wanted as soon as its I/O has ended.
@@ -111,6 +114,7 @@ pub(crate) struct Batch {
     pub(crate) kin: Kin,
     /// The conversation that it belongs to.
     pub(crate) session: Option<String>,
+    pub(crate) common: Common,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
 }
@@ -426,6 +430,7 @@ impl Loop {
             self.batch.records.warn(&store);
         }
         let warnings = std::iter::from_fn(|| if below { None } else { store.take_warning() });
+        let launching = self.launching();
         let ending = Ending {
             run_id: self.batch.run,
             warnings: self
@@ -442,6 +447,7 @@ impl Loop {
             total_duration: total,
             spent: self.spent,
             descendants: self.descendants,
+            launching,
         };
         Report::new(store, ending)
     }

@@ -25,6 +25,7 @@ use super::clock::Clock;
 use super::control::ControlState;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
+use super::mentions::Mentions;
 use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
 use super::tool_names::ToolNames;
@@ -89,6 +90,7 @@ pub(super) struct ChildIo {
     pub(super) control: Arc<ControlState>,
     /// Where its spending is counted.
     pub(super) account: Option<Account>,
+    pub(super) files: Mentions,
 }
 
 /// What the loop may look at while a child runs.
@@ -132,6 +134,7 @@ impl ChildIo {
             shared: Rc::clone(&self.shared),
             control: self.control,
             account: self.account,
+            files: self.files,
             replies,
             tools: ToolNames::default(),
             greeted: false,
@@ -222,6 +225,7 @@ struct Intake {
     shared: Rc<Shared>,
     control: Arc<ControlState>,
     account: Option<Account>,
+    files: Mentions,
     replies: Replies,
     tools: ToolNames,
     greeted: bool,
@@ -304,13 +308,21 @@ impl Intake {
             ChildMessage::Ask { .. } if !self.begun.load(Ordering::Acquire) => {
                 self.violation("it asked before it had its task".to_owned(), tell);
             }
-            ChildMessage::Ask { number, question } => match self.replies.take_up(number) {
+            ChildMessage::Ask { number, question } => match self.taken_up(number, &question) {
                 Some(reply) => tell(Told::Asked(question, reply)),
                 None => self.violation(format!("more than {QUESTIONS} questions at once"), tell),
             },
             ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }
+    }
+
+    fn taken_up(&mut self, number: u64, question: &Question) -> Option<Reply> {
+        let reply = self.replies.take_up(number)?;
+        if let Question::File(question) = question {
+            self.said.spent.file(question);
+        }
+        Some(reply)
     }
 
     fn hello(&mut self, hello: &Hello, tell: &impl Fn(Told)) {
@@ -349,6 +361,9 @@ impl Intake {
             tracing::warn!(target: "delegate::run", request, "subagent_auto_approve: {word}");
             let summary = format!("{word} (subagent_auto_approve): {request}");
             self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+        }
+        if let ChildEvent::Note(Note::File { path, written }) = &event {
+            self.files.mention(path, *written);
         }
         if let ChildEvent::Note(note) = &event {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());

@@ -6,23 +6,52 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use delegate_child::schema::{MAX_CHECKED_BYTES, Schema};
 use delegate_protocol::{Outcome, Status, Value};
 
 use crate::collect::budget;
+use crate::file_state::registry::Who;
+use crate::file_state::{self, FileState};
+use crate::jobs::{Jobs, Leaving};
+use crate::worktree::Trees;
 
 /// Its name in the child's folder.
 const FILE: &str = "summary.txt";
 
 /// What is asked of an answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Finalise {
     pub(super) schema: Option<Value>,
     /// Characters.
     pub(super) cap: Option<u64>,
     /// The child's folder; `None` where nothing can be kept.
     pub(super) folder: Option<PathBuf>,
+    /// Files that its parent is to read again.
+    pub(super) stale: Vec<String>,
+    /// Its jobs, if it had any; then its file state is not left yet.
+    pub(super) jobs: Option<Left>,
+    /// Its worktree, if it had one.
+    pub(super) worktree: Option<OwnTree>,
+}
+
+/// What a child has beside its process.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) jobs: Jobs,
+    pub(super) files: FileState,
+    pub(super) who: Who,
+}
+
+/// The worktree of a child.
+#[derive(Debug)]
+pub(super) struct OwnTree {
+    pub(super) trees: Arc<Trees>,
+    pub(super) index: u32,
+    /// Why the child may still work in it, if it may.
+    pub(super) alive: Option<&'static str>,
 }
 
 impl Finalise {
@@ -37,12 +66,15 @@ impl Finalise {
     async fn look_at(self, outcome: Outcome) -> Option<Outcome> {
         let over = |cap| outcome.summary.as_ref().is_some_and(|text| text.len() as u64 > cap);
         let told = outcome.schema_valid.is_some();
-        if self.schema.is_none() && !told && !self.cap.is_some_and(over) {
+        let alone = self.jobs.is_none() && self.worktree.is_none();
+        let small = self.stale.is_empty() && alone;
+        if small && self.schema.is_none() && !told && !self.cap.is_some_and(over) {
             return Some(outcome);
         }
         let work = move || {
+            let mut this = self;
             let mut outcome = outcome;
-            if catch_unwind(AssertUnwindSafe(|| self.apply(&mut outcome))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| this.apply(&mut outcome))).is_err() {
                 tracing::error!(target: "delegate::run", "the last look at an outcome has panicked");
                 outcome.notes.push("its answer was not looked at: a bug of ours".to_owned());
             }
@@ -52,7 +84,7 @@ impl Finalise {
         tokio::task::spawn_blocking(work).await.ok()
     }
 
-    fn apply(&self, outcome: &mut Outcome) {
+    fn apply(&mut self, outcome: &mut Outcome) {
         self.check(outcome);
         if let Some(cap) = self.cap
             && let Err(error) = self.cut(outcome, cap)
@@ -61,6 +93,23 @@ impl Finalise {
             outcome.notes.push(format!(
                 "its answer is over max_summary_chars, and stays so: the whole could not be kept ({error})"
             ));
+        }
+        if let Some(Left { jobs, files, who }) = self.jobs.take() {
+            let Leaving { handed, orphaned, unread } = jobs.leave(&who);
+            outcome.handed_off_processes = handed;
+            outcome.orphaned_processes = orphaned;
+            outcome.unread_completions = unread;
+            self.stale = files.leave(&who, SystemTime::now());
+        }
+        // After the cut, which must not take it away again.
+        file_state::remind(outcome, std::mem::take(&mut self.stale));
+        if let Some(OwnTree { trees, index, alive }) = self.worktree.take() {
+            outcome.worktree = trees.end(index, alive);
+            let kept = outcome.worktree.as_ref().and_then(|tree| Some((tree, tree.note.as_ref()?)));
+            if let Some((tree, why)) = kept {
+                let (path, branch) = (tree.path.display(), &tree.branch);
+                outcome.notes.push(format!("its worktree {path} on branch {branch} is {why}"));
+            }
         }
     }
 

@@ -9,7 +9,7 @@ fn entry(status: Status, summary: &str) -> Outcome {
 
 fn finalise(schema: Option<&str>, cap: Option<u64>, folder: &Path) -> Finalise {
     let schema = schema.map(|schema| serde_json::from_str(schema).unwrap());
-    Finalise { schema, cap, folder: Some(folder.to_owned()) }
+    Finalise { schema, cap, folder: Some(folder.to_owned()), ..Finalise::default() }
 }
 
 const INTEGER: &str = r#"{"type":"integer"}"#;
@@ -17,7 +17,7 @@ const INTEGER: &str = r#"{"type":"integer"}"#;
 #[test]
 fn c47_the_parent_believes_its_own_check_and_not_the_childs_word() {
     let folder = tempfile::tempdir().unwrap();
-    let finalise = finalise(Some(INTEGER), None, folder.path());
+    let mut finalise = finalise(Some(INTEGER), None, folder.path());
     for (answer, said, valid) in [("1", false, true), ("1", true, true), ("x", true, false)] {
         let mut outcome = entry(Status::Completed, answer);
         outcome.schema_valid = Some(said);
@@ -119,7 +119,7 @@ fn c48_a_file_or_a_link_in_the_way_is_left_alone() {
         assert!(outcome.notes.iter().any(|note| note.contains("max_summary_chars")));
     }
     let mut nowhere = entry(Status::Completed, &lines(100));
-    Finalise { schema: None, cap: Some(400), folder: None }.apply(&mut nowhere);
+    Finalise { cap: Some(400), ..Finalise::default() }.apply(&mut nowhere);
     assert_eq!(nowhere.summary, Some(lines(100)));
 }
 
@@ -147,4 +147,32 @@ fn an_answer_that_is_too_large_is_not_checked_and_the_note_says_so() {
     finalise(Some(INTEGER), None, folder.path()).apply(&mut outcome);
     assert_eq!(outcome.schema_valid, None);
     assert!(outcome.schema_note.unwrap().contains("not checked"));
+}
+
+#[test]
+fn a_reminder_names_eight_paths_and_stands_behind_what_was_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = |count: usize| (0..count).map(|n| format!("/f{n}")).collect::<Vec<_>>();
+    let remind = |outcome: &mut Outcome, count| {
+        Finalise { stale: paths(count), ..finalise(None, Some(400), folder.path()) }.apply(outcome);
+    };
+    let mut outcome = crate::report::unreadable(0, Status::Completed, "");
+    outcome.summary = Some("x".repeat(1000));
+    remind(&mut outcome, 9);
+    let summary = outcome.summary.unwrap();
+    assert!(summary.ends_with("/f0, /f1, /f2, /f3, /f4, /f5, /f6, /f7, and 1 more]"), "{summary}");
+    assert!(outcome.summary_truncated && outcome.stale_paths.is_empty());
+    let mut untouched = crate::report::unreadable(0, Status::Completed, "");
+    untouched.summary = Some("done".to_owned());
+    remind(&mut untouched, 0);
+    assert_eq!(untouched.summary.as_deref(), Some("done"));
+    remind(&mut untouched, 8);
+    assert!(untouched.summary.unwrap().ends_with("/f7]"));
+    // Nothing that could say it, or JSON that a sentence would break.
+    for (summary, answer_is_json) in [(None, false), (Some("{}".to_owned()), true)] {
+        let mut outcome = crate::report::unreadable(0, Status::Completed, "");
+        (outcome.summary, outcome.answer_is_json) = (summary.clone(), answer_is_json);
+        remind(&mut outcome, 9);
+        assert_eq!((outcome.summary, outcome.stale_paths), (summary, paths(9)));
+    }
 }

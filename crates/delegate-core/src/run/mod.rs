@@ -21,12 +21,15 @@
 //! | `sets` | numbers of batches in their conversations |
 //! | `reply` | answers to a child's questions |
 //! | `nest`, `outlet` | batches of children: how they are started, and whom their events reach |
+//! | `common` | what a batch shares with its tree |
+//! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
 pub mod branch;
 mod child_io;
 mod clock;
+pub(crate) mod common;
 pub(crate) mod control;
 pub(crate) mod delivery;
 mod diagnostic;
@@ -37,6 +40,7 @@ mod journal;
 mod line;
 pub(crate) mod live;
 mod manifest;
+mod mentions;
 pub(crate) mod nest;
 pub(crate) mod outlet;
 mod reply;
@@ -148,10 +152,10 @@ impl Run {
         Control { state: Arc::clone(&self.control), plan: Arc::clone(&self.plan) }
     }
 
-    /// Who a child of a child is, from its `SpawnRequested` to its `Complete`.
+    /// Who a child of a child is, from its `SpawnRequested` to its `Complete`, that one included.
     #[must_use]
     pub fn identity(&self, child: SubagentId) -> Option<&Identity> {
-        self.descendants.running.get(&child).map(|identity| &**identity)
+        self.descendants.identity(child)
     }
 
     /// The next event; `None` after the last child's `Complete`. Children of children are among them; each is
@@ -230,6 +234,8 @@ const ENDED: usize = 1024;
 #[derive(Default)]
 struct Descendants {
     running: HashMap<SubagentId, Box<Identity>>,
+    /// The one whose end was told last.
+    last: Option<(SubagentId, Box<Identity>)>,
     ended: VecDeque<(SubagentId, RunId)>,
 }
 
@@ -240,12 +246,12 @@ impl Descendants {
                 self.running.insert(*child, identity.clone());
             }
             Event::Complete { child, .. } => {
-                if let Some(run) = self.running.remove(child).and_then(|identity| identity.run_id) {
-                    if self.ended.len() == ENDED {
-                        self.ended.pop_front();
-                    }
-                    self.ended.push_back((*child, run));
+                let Some(identity) = self.running.remove(child) else { return };
+                if self.ended.len() == ENDED {
+                    self.ended.pop_front();
                 }
+                self.ended.extend(identity.run_id.map(|run| (*child, run)));
+                self.last = Some((*child, identity));
             }
             Event::SpawnRequested { .. }
             | Event::Start { .. }
@@ -255,6 +261,12 @@ impl Descendants {
             | Event::Text { .. }
             | Event::Warning { .. } => {}
         }
+    }
+
+    fn identity(&self, child: SubagentId) -> Option<&Identity> {
+        let last = self.last.as_ref().filter(|(known, _)| *known == child);
+        let identity = self.running.get(&child).or(last.map(|(_, identity)| identity));
+        identity.map(|identity| &**identity)
     }
 
     fn run_of(&self, child: SubagentId) -> Option<RunId> {

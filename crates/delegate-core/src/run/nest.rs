@@ -21,7 +21,7 @@ pub(crate) trait Nest: fmt::Debug + Send + Sync {
     /// Decides about it, as for a program. May block: not for the thread of the loop.
     fn plan(&self, work: Work, parent: &Parent, isolation: Isolation) -> Result<Plan, StartError>;
 
-    /// A batch that is ready to run.
+    /// A batch that is ready to run. May block as well.
     fn assemble(&self, plan: Plan, nested: Nested) -> Result<Assembled, StartError>;
 }
 

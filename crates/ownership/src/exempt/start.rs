@@ -272,12 +272,13 @@ pub(super) fn start_job(job: &Job<'_>) -> Result<(Pid, OwnedFd), Failure> {
     let dir = order.dir.clone().map(|dir| terminated(&[dir])).transpose()?;
     let paths = match &order.image {
         Image::Named(name) => terminated(&candidates(name, path_of(&order.env)))?,
-        Image::Open => Vec::new(),
+        Image::Open | Image::Fork(_) => Vec::new(),
     };
     let unopened = Failure { phase: Phase::Request, errno: libc::EBADF };
     let image = match order.image {
         Image::Named(_) => start::Image::Paths(&paths),
         Image::Open => start::Image::Open(given.next().ok_or(unopened)?),
+        Image::Fork(_) => return Err(unopened),
     };
     let null = open_null().map_err(|error| setup_failure(&error))?;
     let (argv, env) = (terminated(&order.argv)?, terminated(&order.env)?);

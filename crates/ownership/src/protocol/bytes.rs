@@ -57,12 +57,13 @@ impl Writer {
     }
 
     pub(super) fn order(&mut self, order: &Order) -> &mut Self {
-        let Order { id, image, argv, env, dir, fds, line, grace, leftovers, release, .. } = order;
-        let Order { containment, joins, .. } = order;
+        let Order { id, image, argv, env, dir, fds, line, template, grace, .. } = order;
+        let Order { leftovers, release, containment, joins, .. } = order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
             Image::Named(name) => self.byte(1).text(name),
+            Image::Fork(template) => self.byte(2).long(*template),
         };
         self.texts(argv).texts(env);
         match dir {
@@ -73,10 +74,12 @@ impl Writer {
         for fd in fds {
             self.signed(*fd);
         }
-        match line {
-            None => self.byte(0),
-            Some(line) => self.byte(1).signed(*line),
-        };
+        for number in [line, template] {
+            match number {
+                None => self.byte(0),
+                Some(number) => self.byte(1).signed(*number),
+            };
+        }
         self.duration(*grace).leftovers(*leftovers).deadline(*release).byte(*containment as u8);
         match joins {
             None => self.byte(0),
@@ -226,18 +229,28 @@ impl<'a> Reader<'a> {
     pub(super) fn order(&mut self) -> Option<Order> {
         Some(Order {
             id: self.long()?,
-            image: if self.flag()? { Image::Named(self.text()?) } else { Image::Open },
+            image: self.image()?,
             argv: self.list(Self::text)?,
             env: self.list(Self::text)?,
             dir: if self.flag()? { Some(self.text()?) } else { None },
             fds: self.list(Self::signed).filter(|fds| fds.len() <= MAX_FDS)?,
             line: if self.flag()? { Some(self.signed()?) } else { None },
+            template: if self.flag()? { Some(self.signed()?) } else { None },
             grace: self.duration()?,
             leftovers: self.leftovers()?,
             release: self.deadline()?,
             containment: Containment::ALL.get(usize::from(self.byte()?)).copied()?,
             joins: if self.flag()? { Some(self.joins()?) } else { None },
         })
+    }
+
+    fn image(&mut self) -> Option<Image> {
+        match self.byte()? {
+            0 => Some(Image::Open),
+            1 => self.text().map(Image::Named),
+            2 => self.long().map(Image::Fork),
+            _ => None,
+        }
     }
 
     fn joins(&mut self) -> Option<Joins> {

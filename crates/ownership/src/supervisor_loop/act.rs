@@ -16,7 +16,7 @@ use crate::line::{self, Received};
 use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::peer::{Held, Note};
 use crate::program::{FIRST_ROLE, KEEPER_ROLE, SUPERVISOR_ROLE, is_role};
-use crate::protocol::{Failure, Order, Reply};
+use crate::protocol::{Failure, Image, Order, Reply};
 use crate::registry::{Release, Root, ScopeId};
 use crate::spawn::Phase;
 use crate::succession::Role;
@@ -81,6 +81,7 @@ impl Loop {
             self.parting.push(line);
             self.unmirror(Held::Line, scope);
         }
+        self.templates.remove(&scope);
         if self.commands.remove(&scope).is_some() {
             self.unmirror(Held::Command, scope);
         }
@@ -112,16 +113,26 @@ impl Loop {
         let Some(slot) = self.claim(scope) else { return failed(Errno::AGAIN) };
         self.die_at("claimed");
         let (ours, theirs) = pair.unzip();
+        let has_line = ours.is_some();
         if let Some(ours) = ours {
             self.lines.insert(scope, Line::new(ours));
             self.mirror(Held::Line, scope);
+        }
+        // A copy of a template goes on when it hears it.
+        let forks = matches!(order.image, Image::Fork(_));
+        if has_line && !forks {
             self.hello(scope);
         }
         if order.release.is_some() {
             self.commands.extend(fds.pop().map(|command| (scope, command)));
             self.mirror(Held::Command, scope);
         }
-        self.launch(scope, slot, order, &fds, theirs.as_ref())
+        let started = self.launch(scope, slot, order, &fds, theirs.as_ref());
+        if forks && matches!(started, Event::Started { .. }) {
+            self.die_at("registered");
+            self.hello(scope);
+        }
+        started
     }
 
     /// Starts what was ordered as the process of this scope.

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,9 @@ use crate::hook;
 use crate::identity::Stat;
 use crate::journal;
 use crate::launch::{self, CONTAINMENT, LEAVES_STALE, Setting};
+use crate::line;
 use crate::membership::Member;
-use crate::protocol::{Failure, Order};
+use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
 use crate::spawn::{DEFAULT_GRACE, Phase};
 use crate::succession::Role;
@@ -106,6 +107,10 @@ impl Tier {
     }
 }
 
+/// Descriptors of a child to be: those that the order carries, its line, and where it is a template the
+/// number and its end of the line on which it is asked to fork.
+type Given<'a> = (&'a [OwnedFd], Option<&'a OwnedFd>, Option<(RawFd, &'a OwnedFd)>);
+
 impl Loop {
     /// Starts what was ordered, in the cgroup of its scope if it gets one.
     pub(super) fn start_contained(
@@ -116,14 +121,46 @@ impl Loop {
         fds: &[OwnedFd],
         theirs: Option<&OwnedFd>,
     ) -> Result<(Pid, OwnedFd), Failure> {
-        let tag = format!("{}:{}", self.owner_identity, scope.0);
-        if self.wants_namespace(scope, order.containment) {
-            return self.start_in_namespace(scope, slot, order, fds, (theirs, &tag));
-        }
+        // Copies of a template write theirs over its own, so all are of one length.
+        let tag = match (order.template, &order.image) {
+            (None, Image::Named(_) | Image::Open) => {
+                let tag = format!("{}:{}", self.owner_identity, scope.0);
+                if self.wants_namespace(scope, order.containment) {
+                    return self.start_in_namespace(scope, slot, order, fds, (theirs, &tag));
+                }
+                tag
+            }
+            (Some(_), _) | (None, Image::Fork(_)) => {
+                format!("{}:{:020}", self.owner_identity, scope.0)
+            }
+        };
+        let mut made = None;
+        let control = order.template.map(|number| line::pair().map(|pair| (number, pair)));
+        let control = control
+            .transpose()
+            .map_err(|errno| Failure { phase: Phase::Setup, errno: errno.raw_os_error() })?;
+        let control = control.map(|(number, (ours, theirs))| {
+            made = Some(ours);
+            (number, theirs)
+        });
+        let given = (fds, theirs, control.as_ref().map(|(number, fd)| (*number, fd)));
+        let started = self.start_here(scope, slot, order, given, &tag)?;
+        self.templates.extend(made.map(|ours| (scope, ours)));
+        Ok(started)
+    }
+
+    fn start_here(
+        &mut self,
+        scope: ScopeId,
+        slot: Slot,
+        order: &Order,
+        given: Given<'_>,
+        tag: &str,
+    ) -> Result<(Pid, OwnedFd), Failure> {
         let mut refused = None;
         for _ in 0..CELL_TRIES {
             let Some(cell) = self.make_cell(scope, order.containment)? else { break };
-            match self.start_in(slot, order, fds, theirs, &tag, Some(cell.as_fd())) {
+            match self.start_in((scope, slot), order, given, tag, Some(cell.as_fd())) {
                 Err(failure) if is_of_the_cell(failure) => refused = Some(failure.errno),
                 started => return started,
             }
@@ -131,19 +168,21 @@ impl Loop {
         if let Some(errno) = refused {
             self.without_cell(scope, order.containment, errno)?;
         }
-        self.start_in(slot, order, fds, theirs, &tag, None)
+        self.start_in((scope, slot), order, given, tag, None)
     }
 
     fn start_in(
-        &self,
-        slot: Slot,
+        &mut self,
+        (scope, slot): (ScopeId, Slot),
         order: &Order,
-        fds: &[OwnedFd],
-        theirs: Option<&OwnedFd>,
+        (fds, theirs, control): Given<'_>,
         tag: &str,
         cgroup: Option<BorrowedFd<'_>>,
     ) -> Result<(Pid, OwnedFd), Failure> {
-        launch::start_order(order, fds, theirs, tag, &self.setting(slot, cgroup))
+        if let Image::Fork(template) = order.image {
+            return self.fork_in(scope, template, (order, fds, theirs), tag, cgroup);
+        }
+        launch::start_order(order, fds, (theirs, control), tag, &self.setting(slot, cgroup))
     }
 
     /// What each of our children gets.

@@ -44,7 +44,7 @@ impl Loop {
         drop(its);
         self.die_at("housed");
         let setting = Setting { first: Some((handle.as_fd(), user)), ..self.setting(slot, cgroup) };
-        let started = launch::start_order(order, fds, theirs, tag, &setting);
+        let started = launch::start_order(order, fds, (theirs, None), tag, &setting);
         match &started {
             Ok((_, root)) => {
                 // Without it number 1 looks from time to time.

@@ -214,6 +214,10 @@ impl Loop {
             false => self.left_behind(&rows),
         };
         let taken: Vec<_> = rows.iter().map(|row| row.scope).collect();
+        // A copy of a template that was not registered must not go on.
+        for row in rows.iter().filter(|row| row.pid == 0 && !row.has(Flag::Rootless)) {
+            self.mirrors.remove(&(Held::Line, row.scope));
+        }
         // Before anything is said on them.
         for scope in &taken {
             self.take_line(*scope);

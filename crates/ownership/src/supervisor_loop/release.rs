@@ -59,6 +59,7 @@ fn order(command: Command, child: Pid) -> Order {
         dir: None,
         fds: Vec::new(),
         line: None,
+        template: None,
         grace: Duration::ZERO,
         leftovers: Leftovers::Kill,
         release: None,

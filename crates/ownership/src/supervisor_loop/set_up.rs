@@ -153,6 +153,7 @@ impl Loop {
             null: null.into(),
             own_handle: identity::own_pidfd()?,
             lines: HashMap::from([(ScopeId::ALL, Line::new(control))]),
+            templates: HashMap::new(),
             parting: Vec::new(),
             handles: HashMap::new(),
             fosters: HashMap::new(),

@@ -1,9 +1,10 @@
 //! The operating system fence: every `unsafe` block of the workspace is in this folder, each with its
 //! reason. What leaves it are safe functions over owned descriptors and plain numbers. Callers are
-//! [`crate::launch`], [`crate::membership`], [`crate::door`], [`crate::supervisor_loop`] and [`crate::client`].
+//! [`crate::launch`], [`crate::template`], [`crate::membership`], [`crate::door`], [`crate::supervisor_loop`] and [`crate::client`].
 //!
 //! Linux only; elsewhere [`crate::client`] is replaced as a whole and nothing of this is compiled.
 
+pub(crate) mod copy;
 pub(crate) mod front;
 pub(crate) mod into_cgroup;
 pub(crate) mod namespace;

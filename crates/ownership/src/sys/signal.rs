@@ -15,7 +15,10 @@ use super::{Pid, errno};
 const SET_BYTES: usize = 8;
 
 /// The highest signal of the kernel (man 7 signal).
-const LAST_SIGNAL: i32 = 64;
+pub(crate) const LAST_SIGNAL: i32 = 64;
+
+/// Not smaller than the kernel's `struct sigaction` on any architecture, in words.
+pub(crate) const ACTION_WORDS: usize = 16;
 
 /// `PIDFD_SIGNAL_PROCESS_GROUP` (Linux 6.9): the pidfd names the group that its process leads.
 const TO_GROUP: libc::c_uint = 1 << 2;
@@ -103,6 +106,23 @@ pub(crate) fn set_default(number: i32) {
     let old = ptr::null_mut::<u64>();
     // SAFETY: reads the constant, installs no handler.
     unsafe { libc::syscall(libc::SYS_rt_sigaction, number, DEFAULT.as_ptr(), old, SET_BYTES) };
+}
+
+/// What this process does with a signal, as the kernel has it.
+pub(crate) fn action(number: i32) -> [u64; ACTION_WORDS] {
+    let mut action = [0; ACTION_WORDS];
+    let new = ptr::null::<u64>();
+    let into = action.as_mut_ptr();
+    // SAFETY: installs nothing; writes no more than the words that are there.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, number, new, into, SET_BYTES) };
+    action
+}
+
+/// Does with a signal what this process did when [`action`] was asked.
+pub(crate) fn set_action(number: i32, action: &[u64; ACTION_WORDS]) {
+    let old = ptr::null_mut::<u64>();
+    // SAFETY: reads what the kernel wrote for this very process: a handler in it is still there.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, number, action.as_ptr(), old, SET_BYTES) };
 }
 
 /// Forgets stops by a terminal that wait, unless they are ignored anyway. One that stood still before it executes would

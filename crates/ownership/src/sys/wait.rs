@@ -41,6 +41,11 @@ pub(crate) fn look_at(pid: Pid) -> Option<Dead> {
     }
 }
 
+/// Whether this number is that of a child of ours, living or not reaped.
+pub(crate) fn is_child(pid: Pid) -> bool {
+    libc::id_t::try_from(pid).is_ok_and(|id| wait(libc::P_PID, id, libc::WNOWAIT) != Look::NoChild)
+}
+
 /// The signal by which a child was stopped since this was last asked.
 pub(crate) fn stopped_by(pid: Pid) -> Option<i32> {
     // SAFETY: zero is a valid value of this plain structure.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use delegate_protocol::codec;
 use delegate_protocol::envelope::Identity;
@@ -16,16 +16,19 @@ use tracing::Instrument;
 
 use super::{Active, Incoming, Loop, Owed, send};
 use crate::collect::{self, Said, Subject, budget};
+use crate::file_state::registry::Who;
 use crate::launch::{Launch, Launched, StartFailure};
 use crate::monitor::{CancelReason, Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
-use crate::run::finalise::Finalise;
+use crate::run::finalise::{Finalise, Left, OwnTree};
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
+use crate::run::mentions::Mentions;
 use crate::run::{line, manifest};
 use crate::store::{Log, spill};
 use crate::tree::Place;
+use crate::worktree::NoWorktree;
 
 impl Loop {
     pub(super) fn launch(&mut self, index: u32) {
@@ -37,6 +40,7 @@ impl Loop {
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
         let launch = Launch {
+            agent: task.agent().to_owned(),
             purpose: task.goal().chars().take(60).collect(),
             terminate_grace: self.batch.plan.settings.terminate_grace,
             containment: self.batch.plan.settings.containment,
@@ -52,6 +56,7 @@ impl Loop {
                 wake,
                 commands: None,
                 handle: None,
+                how: None,
                 start_failure: refused.clone(),
                 said: None,
                 settling: false,
@@ -68,7 +73,9 @@ impl Loop {
         }
         let transcript = self.live_transcript(index);
         self.note_in_manifest(index, "running", transcript.as_deref());
-        let launcher = self.batch.launcher.clone();
+        let who = self.who(index);
+        self.batch.common.files.enter(who, self.batch.common.caller.clone());
+        let (launcher, trees) = (self.batch.launcher.clone(), self.batch.common.trees.clone());
         let failure = StartFailure {
             phase: "launch".to_owned(),
             errno: None,
@@ -79,22 +86,32 @@ impl Loop {
         // A start may block (a hung file system below the program): not on the thread that watches
         // deadlines.
         tokio::task::spawn_blocking(move || {
-            owed.pay(Incoming::Launched(index, launcher.launch(launch)));
+            let place = trees.map_or(Ok(()), |trees| trees.make(index));
+            let launched = match place {
+                Ok(()) => launcher.launch(launch),
+                Err(why) => Err(no_worktree(why)),
+            };
+            owed.pay(Incoming::Launched(index, launched));
         });
     }
 
     pub(super) fn launched(&mut self, index: u32, launched: Launched) {
         if !self.monitor.awaits_launch(index) {
             // It was given up; dropping it ends it.
+            if let Some(trees) = self.batch.common.trees.clone() {
+                tokio::task::spawn_blocking(move || drop(trees.end(index, None)));
+            }
             return;
         }
         let (journal, requested) = (self.journal(index), self.requested(index));
+        let files = self.mentions(index);
         let Some(active) = self.active.get_mut(&index) else { return };
-        let Launched { pid, handle, line, output } = launched;
+        let Launched { pid, how, handle, line, output } = launched;
         if self.paused || active.stopped {
             handle.pause();
         }
         active.handle = Some(handle);
+        active.how = Some(how);
         let result_file = self.batch.store.result_file(self.batch.run, index);
         let limit = self.batch.plan.settings.max_result_bytes;
         match line::split(line, &active.wake) {
@@ -117,6 +134,7 @@ impl Loop {
                     clock: self.clock.clone(),
                     shared: Rc::clone(&active.shared),
                     control: Arc::clone(&self.batch.control),
+                    files,
                 };
                 let sender = self.sender.clone();
                 let span =
@@ -219,7 +237,7 @@ impl Loop {
         self.completes.insert(index, (complete, trace));
         let (journal, run) = (self.journal(index), self.batch.run);
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
-        let (now, finalise) = (self.clock.now(), self.finalise(index));
+        let (now, finalise) = (self.clock.now(), self.finalise(index, &facts));
         tokio::task::spawn_local(async move {
             for event in requested.iter().chain([&event]) {
                 if kept {
@@ -251,13 +269,29 @@ impl Loop {
         manifest::write(&self.batch.store, self.batch.run, self.clock.now(), &line);
     }
 
-    fn finalise(&self, index: u32) -> Finalise {
+    fn finalise(&self, index: u32, facts: &Facts) -> Finalise {
+        let (who, jobs) = (self.who(index), &self.batch.common.jobs);
+        let jobs = jobs.knows(&who).then(|| Left {
+            jobs: jobs.clone(),
+            files: self.batch.common.files.clone(),
+            who: who.clone(),
+        });
+        // With jobs it may still write until those are gone.
+        let stale = match &jobs {
+            Some(_) => Vec::new(),
+            None => self.batch.common.files.leave(&who, SystemTime::now()),
+        };
+        let alive = may_be_alive(facts);
+        let worktree = self.batch.common.trees.clone().map(|trees| OwnTree { trees, index, alive });
         let (plan, store) = (&self.batch.plan, &self.batch.store);
         let cap = budget::cap(plan.summary_ceiling(), plan.headroom(), plan.tasks.len() as u64);
         Finalise {
             schema: plan.output_schema(index as usize),
             cap,
             folder: store.child_dir(self.batch.run, index),
+            stale,
+            jobs,
+            worktree,
         }
     }
 
@@ -265,8 +299,8 @@ impl Loop {
         let mut active = self.active.get_mut(&index);
         let subtree = active.as_mut().and_then(|active| active.delegations.take_spent());
         let over_budget = active.as_mut().and_then(|active| active.over_budget.take());
-        let (start_failure, diagnostic) =
-            active.map_or((None, None), |a| (a.start_failure.take(), a.diagnostic.take()));
+        let (start_failure, diagnostic, how) = active
+            .map_or((None, None, None), |a| (a.start_failure.take(), a.diagnostic.take(), a.how));
         let kept = launched || start_failure.is_some();
         let live_transcript = self.live_transcript(index).filter(|_| kept);
         let (plan, store) = (&self.batch.plan, &self.batch.store);
@@ -278,7 +312,7 @@ impl Loop {
             over_budget,
             task_index: index,
             isolation: self.batch.launcher.isolation(),
-            launcher: launched.then(|| self.batch.launcher.word()),
+            launcher: how.filter(|_| launched),
             limit: plan.timeout(index as usize),
             limit_place: task.timeout_origin().map(ToString::to_string),
             start_limit: plan.settings.start_timeout,
@@ -287,6 +321,16 @@ impl Loop {
             diagnostic,
             live_transcript,
         }
+    }
+
+    /// How its processes were started, and where it came otherwise than decided.
+    pub(super) fn launching(&self) -> Vec<String> {
+        let plan = &self.batch.plan;
+        let decided = plan.launching.as_ref();
+        let decided = decided.map(|(launching, why)| format!("{}: {why}", launching.word()));
+        let agents: std::collections::BTreeSet<&str> =
+            plan.tasks.iter().map(crate::plan::Task::agent).collect();
+        decided.into_iter().chain(self.batch.launcher.remarks(agents)).collect()
     }
 
     fn note_what_is_left(&mut self, index: u32, facts: &Facts) {
@@ -328,6 +372,16 @@ impl Loop {
         }
     }
 
+    pub(super) fn who(&self, index: u32) -> Who {
+        Who::Child(self.batch.plan.subagent_id(index as usize))
+    }
+
+    fn mentions(&self, index: u32) -> Mentions {
+        let cwd = self.batch.plan.spec(index as usize).cwd;
+        let base = cwd.or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| "/".into());
+        Mentions { state: self.batch.common.files.clone(), who: self.who(index), base }
+    }
+
     fn journal(&self, task_index: u32) -> Journal {
         let (store, run) = (self.batch.store.clone(), self.batch.run);
         let feed = Arc::clone(&self.batch.control.feed);
@@ -347,6 +401,22 @@ impl Active {
             tracing::debug!(target: "delegate::run", %error, "a child that is over is told nothing");
         }
     }
+}
+
+fn no_worktree(why: NoWorktree) -> StartFailure {
+    StartFailure { phase: "worktree".to_owned(), errno: None, path: None, detail: why.why }
+}
+
+/// Why a child that has its outcome may still do something, if it may.
+fn may_be_alive(facts: &Facts) -> Option<&'static str> {
+    if facts.abandoned {
+        return Some("its thread did not return, and may still work in it");
+    }
+    if facts.lost {
+        return Some("its supervisor is gone, so it is not known what still works in it");
+    }
+    let left = facts.emptied.as_ref().is_some_and(|emptied| !emptied.left.is_empty());
+    left.then_some("a process of it could not be ended yet")
 }
 
 /// `Begin` in one frame, or in parts when it is over the cap.

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use super::{Incoming, Loop, Owed};
 use crate::collect::cost::Spending;
 use crate::monitor::{CancelReason, Input, Phase};
-use crate::plan::{Plan, StartError};
+use crate::plan::StartError;
 use crate::report::{self, Report};
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
@@ -30,8 +30,8 @@ const OPEN: usize = 64;
 /// Bytes of events in one answer, give or take one event.
 const EVENTS: usize = 1024 * 1024;
 
-/// What a child wants done, as it was decided, whether it wants to see the events, and whom to answer.
-pub(super) type Planned = (Result<Plan, StartError>, bool, Reply);
+/// What a child wants done, ready to run or refused, where it is to see the events, and whom to answer.
+pub(super) type Planned = (Result<Assembled, StartError>, Option<Arc<Delivery>>, Reply);
 
 /// What a child has delegated.
 #[derive(Default)]
@@ -122,12 +122,22 @@ impl Loop {
         }
         active.delegations.planned += 1;
         active.shared.pulse.borrow_mut().asked(self.clock.now());
+        let above = Above { run: self.batch.run, child: active.child };
+        let events = events.then(Arc::<Delivery>::default);
+        let nested = Nested {
+            nest: Arc::clone(&self.batch.nest),
+            kin: self.batch.kin.below(above),
+            outlet: self.batch.outlet.below(events.clone()),
+            listener: self.batch.listener.clone(),
+            session: self.batch.session.clone(),
+        };
         let parent = self.batch.plan.as_parent(index as usize);
         let (nest, isolation) = (Arc::clone(&self.batch.nest), self.batch.launcher.isolation());
         let owed = Owed::or_else(&self.sender, Incoming::Planned(index, None));
         tokio::task::spawn_blocking(move || {
             let plan = nest.plan(work, &parent, isolation);
-            owed.pay(Incoming::Planned(index, Some(Box::new((plan, events, reply)))));
+            let assembled = plan.and_then(|plan| nest.assemble(plan, nested));
+            owed.pay(Incoming::Planned(index, Some(Box::new((assembled, events, reply)))));
         });
     }
 
@@ -137,27 +147,15 @@ impl Loop {
         let Some(active) = self.active.get_mut(&index) else { return };
         active.delegations.planned -= 1;
         // A panic of the planner has dropped the reply, which refuses.
-        let Some((plan, events, reply)) = planned.map(|planned| *planned) else { return };
-        let plan = match plan {
-            Ok(plan) if running && active.delegations.stop.is_none() => plan,
+        let Some((assembled, events, reply)) = planned.map(|planned| *planned) else { return };
+        let assembled = match assembled {
+            Ok(assembled) if running && active.delegations.stop.is_none() => assembled,
             Ok(_) => return reply.give(Answer::refused("it was stopped meanwhile")),
             Err(error) => return reply.give(Answer::refused(error.to_string())),
         };
-        let above = Above { run: self.batch.run, child: active.child };
-        let events = events.then(Arc::<Delivery>::default);
-        let tasks = u32::try_from(plan.tasks.len()).unwrap_or(u32::MAX);
-        let nested = Nested {
-            nest: Arc::clone(&self.batch.nest),
-            kin: self.batch.kin.below(above),
-            outlet: self.batch.outlet.below(events.clone()),
-            listener: self.batch.listener.clone(),
-            session: self.batch.session.clone(),
-        };
-        let Assembled { batch, control, report, reported } =
-            match self.batch.nest.assemble(plan, nested) {
-                Ok(assembled) => assembled,
-                Err(error) => return reply.give(Answer::refused(error.to_string())),
-            };
+        let Assembled { batch, control, report, reported } = assembled;
+        batch.plan.keep_built();
+        let tasks = u32::try_from(batch.plan.tasks.len()).unwrap_or(u32::MAX);
         let run = batch.run;
         control.feed.also(&self.batch.control.feed);
         self.batch.control.hang_below(&control);

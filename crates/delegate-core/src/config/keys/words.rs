@@ -1,50 +1,9 @@
-//! What values a key of the table ([`super::keys`]) takes, and how messages and the reference say it.
+//! What a value of each type must be, in words, for [`super`].
 
 use std::fmt;
-use std::time::Duration;
 
-use super::duration;
-use super::keys::EFFORTS;
-
-/// Most money that a limit may name, in US dollars: what is counted in billionths has room for it.
-pub(crate) const MOST_MONEY: f64 = 1e9;
-
-/// What values a key takes. `optional` ones take `null` too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Type {
-    /// `false`, `true`, `auto` or `null`.
-    Isolation,
-    /// `true` or `false`.
-    Flag,
-    /// A whole number, both ends included.
-    Count { min: u64, max: u64, optional: bool },
-    /// US dollars, or `null`.
-    Money,
-    /// Seconds; the twin key takes a duration text.
-    Seconds { min: Duration, optional: bool },
-    /// `warn`, `interrupt` or `kill`.
-    OnStale,
-    /// `end`, `report` or `ignore`.
-    AtStart,
-    /// `auto`, `subreaper` or `cgroup`.
-    Containment,
-    /// A program and its arguments, or `null`.
-    Command,
-    /// Text without the blanks around it; blank text and `null` are "not set".
-    Text,
-    /// The same in small letters.
-    Word,
-    /// An `http` or `https` address without a password in it.
-    Url,
-    /// A key: from a file only.
-    Secret,
-    /// One of [`EFFORTS`], `false` for `none`, or `null`.
-    Effort,
-    /// A map with anything in it, or `null`.
-    Overrides,
-    /// A list of maps with `provider` and `model`, or `null`.
-    Fallbacks,
-}
+use super::{EFFORTS, MOST_MONEY, Type};
+use crate::config::duration;
 
 /// What a value must be, as messages and the reference say it.
 impl fmt::Display for Type {
@@ -67,6 +26,7 @@ impl fmt::Display for Type {
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
             Self::Containment => f.write_str(ownership::containment::CHOICES),
+            Self::Launcher => f.write_str("auto, exec, zygote or pool"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
             Self::Text | Self::Secret => f.write_str("text, or null"),
             Self::Word => f.write_str("a word, or null"),

@@ -1,0 +1,99 @@
+//! Worktrees of a `delegate run` that is killed, and a machine without git.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::rig::{Rig, Running};
+use crate::support::wait_for;
+
+fn git(dir: &Path, args: &[&str]) -> String {
+    let identity = ["-c", "user.name=t", "-c", "user.email=t@t"];
+    let output = Command::new("git").current_dir(dir).args(identity).args(args).output().unwrap();
+    assert!(output.status.success(), "git {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The home is a repository with one commit, and its runs are isolated.
+fn rig() -> Rig {
+    let rig = Rig::new();
+    git(rig.dir(), &["init", "-q", "-b", "main"]);
+    rig.file(".git/info/exclude", "*\n!/tracked\n");
+    rig.file("tracked", "1\n");
+    git(rig.dir(), &["add", "tracked"]);
+    git(rig.dir(), &["commit", "-q", "-m", "first"]);
+    rig
+}
+
+const ISOLATED: [&str; 2] = ["--set", "worktree_isolation=true"];
+
+fn start(rig: &Rig, batch: &str) -> Running {
+    rig.start([&["run", batch], &ISOLATED[..]].concat())
+}
+
+/// Branches of children.
+fn branches(rig: &Rig) -> usize {
+    git(rig.dir(), &["branch", "--list", "delegate/*"]).lines().count()
+}
+
+#[test]
+fn without_git_nothing_starts_and_it_is_said() {
+    let rig = rig();
+    rig.batch("b.yaml", &["touch ran"]);
+    let mut command = rig.command([&["run", "b.yaml"], &ISOLATED[..]].concat());
+    let env = if Path::new("/usr/bin/env").exists() { "/usr/bin/env" } else { "/bin/env" };
+    fs::create_dir(rig.path("bin")).unwrap();
+    std::os::unix::fs::symlink(env, rig.path("bin/env")).unwrap();
+    command.env("PATH", rig.path("bin"));
+    let said = crate::rig::Said::of(command.output().unwrap());
+    said.expect(2).says("there is no program `git` in PATH").says("nothing was started");
+    assert!(!rig.path("ran").exists());
+}
+
+#[test]
+fn what_a_killed_owner_left_is_cleaned_up_by_the_next_and_its_work_is_kept() {
+    for isolation in ["process", "thread"] {
+        let rig = rig();
+        let home = rig.dir().display();
+        let wait = |name: &str, work: &str| {
+            format!("{work}; touch {home}/{name}; until test -e {home}/go; do sleep 0.02; done")
+        };
+        rig.batch("b.yaml", &[&wait("clean", "true"), &wait("dirty", "echo 2 > tracked")]);
+        rig.batch("c.yaml", &[&wait("other", "true")]);
+        rig.batch("next.yaml", &["true"]);
+        let isolation = ["--isolation", isolation];
+        let mut killed = rig.start([&["run", "b.yaml"], &ISOLATED[..], &isolation[..]].concat());
+        wait_for("both to work", || {
+            (rig.path("clean").exists() && rig.path("dirty").exists()).then_some(())
+        });
+        let of_killed = rig.processes();
+        // One that lives beside it.
+        let living = start(&rig, "c.yaml");
+        wait_for("the other to work", || rig.path("other").exists().then_some(()));
+        assert_eq!(branches(&rig), 3);
+        killed.signal(Signal::KILL);
+        drop(killed.child().wait());
+        wait_for("all of the killed one to be gone", || {
+            (!of_killed.iter().any(|process| process.is_alive())).then_some(())
+        });
+        assert_eq!(branches(&rig), 3, "nobody was there to clean up");
+        // The next one cleans up beside its work, so it may take another.
+        wait_for("the clean one to be gone", || {
+            rig.run([&["run", "next.yaml"], &ISOLATED[..]].concat()).expect(0);
+            (branches(&rig) == 2).then_some(())
+        });
+        let list = git(rig.dir(), &["worktree", "list", "--porcelain"]);
+        assert_eq!(list.matches("\nlocked ").count(), 1, "only the living owner's: {list}");
+        let trees = fs::read_dir(rig.path("state/worktrees")).unwrap();
+        let trees: Vec<_> = trees.map(|entry| entry.unwrap().path()).collect();
+        let texts = trees.iter().filter_map(|path| fs::read_to_string(path.join("tracked")).ok());
+        let mut texts: Vec<String> = texts.collect();
+        texts.sort();
+        assert_eq!(texts, ["1\n", "2\n"], "the living one's, and the work");
+        rig.file("go", "");
+        living.end().expect(0);
+        assert_eq!(branches(&rig), 1, "only the work is left");
+    }
+}
