@@ -73,6 +73,15 @@ impl Builder {
         Self(self.0.providers(providers))
     }
 
+    /// As [`crate::Builder::credential_pool`].
+    pub fn credential_pool(
+        self,
+        name: impl Into<String>,
+        pool: crate::credentials::PoolSpec,
+    ) -> Self {
+        Self(self.0.credential_pool(name, pool))
+    }
+
     /// As [`crate::Builder::child_builder`].
     pub fn child_builder(self, builder: impl crate::plan::ChildBuilder + 'static) -> Self {
         Self(self.0.child_builder(builder))
@@ -180,7 +189,55 @@ impl Delegator {
     }
 }
 
+impl Delegator {
+    /// As [`crate::Delegator::completions`]; its blocking methods end in `_blocking`.
+    #[must_use]
+    pub fn completions(&self, session: Option<&str>) -> crate::Completions {
+        self.0.completions(session)
+    }
+
+    /// As [`crate::Delegator::wait`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn wait(&self, run: impl Into<RunId>) -> Result<Report, crate::WaitError> {
+        self.0.wait_blocking(run)
+    }
+
+    /// As [`crate::Delegator::resume_run`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume_run(&self, run: RunId) -> Result<Batch, StartError> {
+        self.0.resume_run(run).map(Batch)
+    }
+
+    /// As [`crate::Delegator::rerun`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rerun(&self, run: RunId, which: &crate::Which) -> Result<Batch, StartError> {
+        self.0.rerun(run, which).map(Batch)
+    }
+}
+
 impl Batch {
+    /// As [`crate::Batch::background`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn background(
+        self,
+        origin: impl serde::Serialize,
+    ) -> Result<crate::Dispatched, StartError> {
+        self.0.background_blocking(origin)
+    }
+
+    /// As [`crate::Batch::resumable`].
+    pub fn resumable(self) -> Self {
+        Self(self.0.resumable())
+    }
+
     /// As [`crate::Batch::title`].
     pub fn title(self, title: impl Into<String>) -> Self {
         Self(self.0.title(title))

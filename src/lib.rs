@@ -51,7 +51,7 @@
 //! ```
 //!
 //! The ladder: `d.batch(tasks).run().await?` in one line, then [`Batch::start`] with events and
-//! [`Control`]. [`blocking`] has the same without a runtime.
+//! [`Control`], then [`Batch::background`] with [`Completions`]. [`blocking`] has the same without a runtime.
 //!
 //! Two kinds of failure: [`StartError`] means that nothing was started, and why; a child's failure is
 //! a value in its [`Outcome`].
@@ -63,9 +63,10 @@ pub use delegate_child::{
     Agent, AskError, Delegation, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText,
     NewJob, Registry, Session,
 };
+pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
 pub use delegate_core::control;
-pub use delegate_core::delegator::{Batch, Builder, Delegator};
+pub use delegate_core::delegator::{Batch, Builder, Delegator, WaitError, Which};
 #[cfg(target_os = "linux")]
 pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;
@@ -86,6 +87,18 @@ pub use delegate_protocol::{
 };
 pub use workers::{Workers, workers};
 
+/// Keys of providers: pools for [`Builder::credential_pool`], and what an agent does with its own
+/// ([`Session::rotate`], [`Session::permit`]).
+pub mod credentials {
+    pub use delegate_child::keys::{Permit, Rotation};
+    pub use delegate_core::config::{CallLimits, PoolStrategy};
+    pub use delegate_core::lease::authority::Authority;
+    pub use delegate_core::lease::desk::look;
+    pub use delegate_core::lease::pool::{Entry, PoolSpec};
+    pub use delegate_core::lease::status::State;
+    pub use delegate_protocol::{Fingerprint, KeyFailure};
+}
+
 /// Pages with examples in Rust, which are doctests; `tests/cli/pages.rs` looks that none is missing.
 #[cfg(doctest)]
 #[doc(hidden)]
@@ -94,8 +107,12 @@ pub mod pages {
     pub mod agents {}
     #[doc = include_str!("../docs/events.md")]
     pub mod events {}
+    #[doc = include_str!("../docs/files.md")]
+    pub mod files {}
     #[doc = include_str!("../docs/janitor.md")]
     pub mod janitor {}
+    #[doc = include_str!("../docs/jobs.md")]
+    pub mod jobs {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
     #[doc = include_str!("../docs/watchdog.md")]

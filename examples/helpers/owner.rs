@@ -2,7 +2,7 @@
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
-//! `heartbeat_ms`, `worker_command`, `depth`. Its agents
+//! `heartbeat_ms`, `worker_command`, `depth`, `background` (a text, the conversation: nobody follows the events). Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -57,6 +57,8 @@ struct Job {
     worker_command: Option<Vec<String>>,
     #[serde(default)]
     depth: Option<u32>,
+    #[serde(default)]
+    background: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +129,13 @@ fn host() -> Result<(), Box<dyn Error>> {
     let (controls, control) = channel::<Control>();
     let (word, words) = channel::<String>();
     std::thread::spawn(move || listen(&control, &word));
+    if let Some(session) = &job.background {
+        let handle = delegator.batch(job.tasks()).session(session).background("an origin")?;
+        say(&json!({"run": handle.id().to_string()}))?;
+        say(&report(&delegator.wait(&handle)?))?;
+        next(&words);
+        return Ok(());
+    }
     loop {
         let mut run = delegator.batch(job.tasks()).start()?;
         controls.send(run.control())?;

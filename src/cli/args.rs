@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::engine::ArgValueCompleter;
+use delegate_core::config::Diagnostic;
 use delegate_core::plan::Isolation;
 use delegate_protocol::{SubagentId, Value};
 
@@ -12,11 +13,11 @@ use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
 use crate::cli::commands::doctor::DoctorArgs;
 use crate::cli::commands::{
-    extend::ExtendArgs, pause::PauseArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
-    watch::WatchArgs,
+    detach::HostArgs, extend::ExtendArgs, pause::PauseArgs, prune::PruneArgs, rerun::RerunArgs,
+    resume::ResumeArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs, watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
-use crate::cli::commands::{janitor::JanitorArgs, log::LogArgs, ps::PsArgs};
+use crate::cli::commands::{janitor::JanitorArgs, keys::KeysArgs, log::LogArgs, ps::PsArgs};
 use crate::cli::exit;
 
 /// Delegate tasks to subagents, each in an OS process of its own that cannot outlive its owner.
@@ -71,6 +72,10 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
     Logs(LogsArgs),
+    /// Launch what has no outcome in a run whose process is gone
+    Resume(Box<ResumeArgs>),
+    /// Run tasks of an earlier run again, as a new run
+    Rerun(Box<RerunArgs>),
     /// Wait for the end of runs; exit as they did
     Wait(WaitArgs),
     /// Print the events of a run from now on, as JSON lines
@@ -94,6 +99,9 @@ pub(crate) enum Verb {
     Janitor(JanitorArgs),
     /// Show what this machine offers to hold processes, what is used, and why not the rest
     Doctor(DoctorArgs),
+    /// Show which keys of providers work, which rest and until when
+    #[cfg(target_os = "linux")]
+    Keys(KeysArgs),
     /// Allow a configuration file of a working tree to set commands, keys and endpoints
     Trust(TrustArgs),
     /// Show, check and describe the configuration
@@ -107,6 +115,9 @@ pub(crate) enum Verb {
     Own(crate::cli::commands::own::OwnArgs),
     /// Put a program under `own` for everybody who starts it by its name
     Shim(crate::cli::commands::shim::ShimArgs),
+    /// What `--background` starts
+    #[command(hide = true)]
+    Host(HostArgs),
     /// A word that people try; answered with the right one
     #[command(hide = true)]
     Exec(ExecArgs),
@@ -121,6 +132,7 @@ pub(crate) enum Verb {
   delegate run --agent command --params '{\"argv\": [\"wc\", \"-c\"]}' 'first text' 'second text'
   delegate run tasks.yaml --explain --dry-run   what would run, and why so
   delegate run tasks.yaml --json > report.json  one object, nothing else
+  delegate run tasks.yaml --background          prints the id of the run, and comes back at once
 
 Ctrl-C asks the children to end and prints what there is, twice kills them. Ctrl-Z stops them and
 their clocks. Progress goes to stderr, results to stdout.")]
@@ -158,8 +170,109 @@ pub(crate) struct RunArgs {
     /// Print each decision and its reason
     #[arg(long)]
     pub(crate) explain: bool,
+    /// Come back at once: a process of its own runs the batch (see `delegate wait`)
+    #[arg(short = 'd', long, conflicts_with_all = ["jsonl", "dry_run", "explain"])]
+    pub(crate) background: bool,
+    /// What lists call it [default: the file, or the first goal]
+    #[arg(long, value_name = "TITLE")]
+    pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// Options of `resume` and `rerun`.
+#[derive(Debug, Args)]
+pub(crate) struct AgainArgs {
+    /// Come back at once: a process of its own runs it (see `delegate wait`)
+    #[arg(short = 'd', long, conflicts_with = "jsonl")]
+    pub(crate) background: bool,
+    /// Read this configuration file as well, before all others
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// Children that run at once; the rest wait in order
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) jobs: Option<u32>,
+    /// Limit of each child from its own start, such as 90s, 5m or 1h30m
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<String>,
+    /// Set a key of the configuration, such as interrupt_grace=5s (repeatable)
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
+    pub(crate) settings: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// The options of a run that are stored with it.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+struct Options {
+    config: Option<PathBuf>,
+    jobs: Option<u32>,
+    timeout: Option<String>,
+    containment: Option<String>,
+    settings: Vec<(String, String)>,
+    /// Keys whose value may hold a secret, and is not stored.
+    withheld: Vec<String>,
+}
+
+/// Settings that take anything, and so may hold a header or a key.
+const WITHHELD: [&str; 2] = ["request_overrides", "fallback_providers"];
+
+impl RunArgs {
+    /// The options as they are stored, for `resume` and `rerun`.
+    pub(crate) fn note(&self) -> String {
+        let may_hold = |key: &str| WITHHELD.iter().any(|name| key.contains(name));
+        let (withheld, settings): (Vec<_>, Vec<_>) =
+            self.settings.iter().cloned().partition(|(key, _)| may_hold(key));
+        let options = Options {
+            config: self.config.as_ref().and_then(|file| std::path::absolute(file).ok()),
+            jobs: self.jobs,
+            timeout: self.timeout.clone(),
+            containment: self.containment.map(|tier| tier.to_string()),
+            settings,
+            withheld: withheld.into_iter().map(|(key, _)| key).collect(),
+        };
+        serde_json::to_string(&options).unwrap_or_default()
+    }
+}
+
+impl AgainArgs {
+    /// The options of that run, those apart that are given again.
+    ///
+    /// # Errors
+    /// One that is not stored is not given again.
+    pub(crate) fn as_run(&self, note: Option<&str>) -> Result<RunArgs, Diagnostic> {
+        let stored: Options =
+            note.and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
+        let given = |key: &String| self.settings.iter().any(|(own, _)| own == key);
+        if let Some(key) = stored.withheld.iter().find(|key| !given(key)) {
+            return Err(Diagnostic {
+                code: "not_given",
+                message: format!("the run was started with --set {key}=…, which is not stored"),
+                hint: Some(format!("it may hold a secret: give --set {key}=… again")),
+                ..Diagnostic::default()
+            });
+        }
+        let mut settings = stored.settings;
+        settings.retain(|(key, _)| !given(key));
+        settings.extend(self.settings.iter().cloned());
+        Ok(RunArgs {
+            input: Vec::new(),
+            agent: None,
+            params: None,
+            config: self.config.clone().or(stored.config),
+            isolation: None,
+            containment: stored.containment.and_then(|tier| tier.parse().ok()),
+            jobs: self.jobs.or(stored.jobs),
+            timeout: self.timeout.clone().or(stored.timeout),
+            settings,
+            dry_run: false,
+            explain: false,
+            background: self.background,
+            name: None,
+            output: self.output,
+        })
+    }
 }
 
 /// Which form the results of a run take.
@@ -199,16 +312,27 @@ impl From<IsolationArg> for Isolation {
 
 /// `delegate runs`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:
   delegate runs
-  delegate runs --limit 100 --json")]
+  delegate runs --limit 100 --json
+  delegate runs prune --older-than 30d --keep 200")]
 pub(crate) struct RunsArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<RunsVerb>,
     /// How many
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) limit: u32,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What may be done with the list.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunsVerb {
+    /// Forget runs by age, count and size
+    Prune(PruneArgs),
 }
 
 /// `delegate show`.

@@ -57,6 +57,11 @@ impl Exit {
         }
     }
 
+    /// The one with this number; what is none is a failure.
+    pub(crate) fn of_code(code: u8) -> Self {
+        Self::ALL.into_iter().find(|exit| exit.code() == code).unwrap_or(Self::Failed)
+    }
+
     const fn meaning(self) -> &'static str {
         match self {
             Self::Done => "done; of `run`: all tasks completed",

@@ -115,6 +115,14 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::NoContainment { .. } => "no_containment",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",
+        StartError::BackgroundFull { .. } => "background_full",
+        StartError::NotKept { .. } => "not_kept",
+        StartError::NothingLeft { .. } => "nothing_left",
+        StartError::NotResumable { .. } => "not_resumable",
+        StartError::NotGiven { .. }
+        | StartError::KeyNotGiven { .. }
+        | StartError::ParentNotGiven { .. } => "not_given",
+        StartError::Unreadable(_) => "store",
         StartError::Paused => "paused",
         StartError::ForeignProcess { .. } => "foreign_process",
         StartError::System { .. } => "system",

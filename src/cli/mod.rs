@@ -100,8 +100,13 @@ pub(crate) fn main() -> ExitCode {
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
         Ok(exit) => exit.into(),
-        Err(fault) => report(fault, matches!(cli.verb, Verb::Run(_)), json, &context).into(),
+        Err(fault) => report(fault, starts(&cli.verb), json, &context).into(),
     }
+}
+
+/// Whether it starts tasks, so that people are told where it did not.
+const fn starts(verb: &Verb) -> bool {
+    matches!(verb, Verb::Run(_) | Verb::Resume(_) | Verb::Rerun(_))
 }
 
 fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
@@ -123,11 +128,16 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Ps(args) => commands::ps::run(args, context),
         #[cfg(target_os = "linux")]
         Verb::Log(args) => commands::log::run(args, context),
+        #[cfg(target_os = "linux")]
+        Verb::Keys(args) => commands::keys::run(args, context),
         Verb::Trust(args) => commands::trust::run(args, context),
         Verb::Config(args) => commands::config::run(args, context),
         Verb::Completion(args) => commands::completion::run(args),
         Verb::Man(args) => commands::man::run(args),
         Verb::Shim(args) => commands::shim::run(args, context),
+        Verb::Resume(args) => commands::resume::run(args, context),
+        Verb::Rerun(args) => commands::rerun::run(args, context),
+        Verb::Host(args) => commands::detach::host(args, context),
         // It ends as its program does: see `main`.
         Verb::Own(_) => Ok(Exit::BadInput),
         Verb::Exec(args) => Err(commands::exec(args).into()),

@@ -4,13 +4,16 @@
 //! A scope, and not a service: terminal, streams, environment, process number and parent stay what they are.
 
 use std::ffi::OsString;
+// detached-spawn: ok — to go on as another program, which starts nothing
 use std::os::unix::process::CommandExt;
+// detached-spawn: ok — to go on as another program, which starts nothing
 use std::process::Command;
 
 use ownership::containment::Tier;
 use ownership::{Containment, Machine};
 
 /// What opens the door.
+// detached-spawn: ok — executed in our own place, in a scope that stays below our parent
 const SYSTEMD_RUN: &str = "systemd-run";
 
 /// What asks for a scope whose cgroup is ours.

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 17] = [
+    "resume",
+    "rerun",
     "run",
     "runs",
     "show",
@@ -14,6 +16,7 @@ const VERBS: [&str; 14] = [
     "log",
     "janitor",
     "doctor",
+    "keys",
     "trust",
     "own",
     "shim",
@@ -23,8 +26,7 @@ const VERBS: [&str; 14] = [
 ];
 
 /// Verbs that are planned, and must not be named before they exist.
-const PLANNED: [&str; 10] =
-    ["rerun", "resume", "steer", "report", "wait", "stop", "mcp", "serve", "init", "attach"];
+const PLANNED: [&str; 5] = ["report", "mcp", "serve", "init", "attach"];
 
 #[test]
 fn every_verb_has_a_help_with_examples_that_parse() {
@@ -74,9 +76,6 @@ fn nothing_names_a_verb_that_does_not_exist() {
         for planned in PLANNED {
             assert!(!words.contains(planned), "`delegate {planned}` is named in:\n{text}");
         }
-        for flag in ["--background", "--failed"] {
-            assert!(!text.contains(flag), "{flag} is named in:\n{text}");
-        }
     }
 }
 
@@ -99,7 +98,7 @@ fn there_is_a_manual_page_for_the_whole_and_for_each_verb() {
     for verb in VERBS {
         rig.run(["man", verb]).expect(0);
     }
-    rig.run(["man", "rerun"]).expect(2).says("there is no verb `rerun`");
+    rig.run(["man", "serve"]).expect(2).says("there is no verb `serve`");
 }
 
 #[test]

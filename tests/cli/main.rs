@@ -11,6 +11,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod background;
 mod batch_files;
 mod codes;
 mod config;
@@ -27,6 +28,8 @@ mod help;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod janitor;
+#[cfg(target_os = "linux")]
+mod keys;
 mod ledger;
 mod many;
 mod output;

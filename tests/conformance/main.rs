@@ -13,6 +13,7 @@ mod support;
 
 mod agents;
 mod alone;
+mod background;
 mod call_order;
 mod command;
 mod command_bytes;
@@ -24,6 +25,7 @@ mod descriptors;
 mod events;
 mod files;
 mod jobs;
+mod keys;
 mod killed;
 mod launchers;
 mod liveness;
@@ -63,6 +65,7 @@ delegate_runtime::test_support!(
     || files::Filer,
     || jobs::Jobber,
     || routing_parity::Probe,
+    || keys::Keyed,
     || killed::Counted,
     results::Pupil::default,
     launchers::Ready::default

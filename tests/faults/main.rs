@@ -6,6 +6,8 @@
 //! | `child_kill` | a child is killed in every state |
 //! | `crash_points` | a worker is killed before and after each message and each request |
 //! | `owner_kill` | the owner ends in every way and every state |
+//! | `owner_points` | the owner is killed at each point of its loop, and at random moments |
+//! | `shared_state` | what parents and children share, and what they do not |
 //! | `startup` | the owner is killed at random moments of its start, in a pid namespace |
 //! | `supervisor_kill` | the supervisor is killed or stopped |
 //! | `jobs` | the owner is killed while its children have jobs |
@@ -37,7 +39,9 @@ mod host;
 mod jobs;
 mod limits;
 mod owner_kill;
+mod owner_points;
 mod program;
+mod shared_state;
 mod starts;
 mod startup;
 mod stops;

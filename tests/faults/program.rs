@@ -84,7 +84,8 @@ impl OwnerProgram {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                let line = serde_json::from_str(&line).expect("a line of JSON");
+                // Who is killed may leave half of one.
+                let Ok(line) = serde_json::from_str(&line) else { break };
                 if sender.send(line).is_err() {
                     break;
                 }
@@ -220,6 +221,16 @@ impl OwnerProgram {
     /// Waits for the end of the process.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         wait_for("the owner's end", || self.process.try_wait().unwrap())
+    }
+
+    /// How its process ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().unwrap()
+    }
+
+    /// Reads what a process that has ended had said. Its last line may be half of one.
+    pub(crate) fn drain(&mut self) {
+        self.seen.extend(self.lines.iter());
     }
 
     /// Every line that was read.

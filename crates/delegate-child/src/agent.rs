@@ -125,6 +125,7 @@ impl AskError {
             Answer::TimeLeft { .. }
             | Answer::File(_)
             | Answer::Job(_)
+            | Answer::Key(_)
             | Answer::Delegated(_)
             | Answer::Told(_)
             | Answer::Stopping => {

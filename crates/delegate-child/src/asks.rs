@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use delegate_protocol::ask::QUESTIONS;
 use delegate_protocol::{Answer, Question};
@@ -86,14 +87,29 @@ impl Asks {
         }
     }
 
-    /// Nobody waits for its answer.
-    pub(crate) fn forget(&self, number: u64) {
-        let mut state = self.state();
-        match state.open.get_mut(&number) {
-            Some(open @ Open::Waited) => *open = Open::Left,
-            Some(Open::Answered(_)) => drop(state.open.remove(&number)),
-            Some(Open::Left) | None => {}
+    /// Has something said that waits for no answer.
+    pub(crate) fn tell(&self, question: Question, token: &Token) {
+        if let Some(number) = self.ask(question, token, Until::ParentGone)
+            && let Some(open) = self.state().open.get_mut(&number)
+        {
+            *open = Open::Left;
         }
+    }
+
+    /// Whether the wait for an answer is over within this time.
+    pub(crate) fn is_over_within(
+        &self,
+        number: u64,
+        time: Duration,
+        token: &Token,
+        until: Until,
+    ) -> bool {
+        let waits = |state: &mut State| {
+            let is_open = matches!(state.open.get(&number), Some(Open::Waited));
+            is_open && !state.closed && !until.is_over(token)
+        };
+        let waited = self.changed.wait_timeout_while(self.state(), time, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// The next question to be sent.
@@ -186,6 +202,31 @@ mod tests {
         assert_eq!(asks.state().pending(), 1, "the parent has not answered it yet");
         asks.answer(number, left(1));
         assert!(asks.state().open.is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_no_answer_is_said_and_forgotten() {
+        let (asks, token) = (Asks::default(), Token::default());
+        token.raise(Reason::Interrupt);
+        asks.tell(Question::TimeLeft, &token);
+        let (number, _) = asks.take_unsent().unwrap();
+        assert_eq!(asks.state().pending(), 1, "the parent counts it too");
+        asks.answer(number, left(0));
+        assert!(asks.state().open.is_empty());
+    }
+
+    #[test]
+    fn a_wait_that_is_over_soon_is_told_from_one_that_is_not() {
+        let (asks, token) = (Asks::default(), Token::default());
+        let within = |number| {
+            asks.is_over_within(number, Duration::from_millis(20), &token, Until::Interrupt)
+        };
+        let (first, second) = (asked(&asks, &token), asked(&asks, &token));
+        assert!(!within(first));
+        asks.answer(first, left(1));
+        assert!(within(first) && !within(second));
+        token.raise(Reason::Interrupt);
+        assert!(within(second));
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Delegation {
 
     /// Asks these children to unwind. They still have outcomes.
     pub fn interrupt(&self) {
-        self.desk.say(Question::StopDelegation { run: self.run, forget: false });
+        self.desk.tell(Question::StopDelegation { run: self.run, forget: false });
     }
 
     fn follow(&mut self) -> Result<(), AskError> {
@@ -183,7 +183,7 @@ impl Delegation {
 impl Drop for Delegation {
     fn drop(&mut self) {
         if !self.over {
-            self.desk.say(Question::StopDelegation { run: self.run, forget: true });
+            self.desk.tell(Question::StopDelegation { run: self.run, forget: true });
         }
     }
 }

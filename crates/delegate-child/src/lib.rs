@@ -74,6 +74,7 @@ mod guard;
 mod hook;
 pub mod jobs;
 mod kept;
+pub mod keys;
 pub mod link;
 pub mod look;
 mod mail;

@@ -10,7 +10,7 @@ use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
 use delegate_protocol::{
-    Answer, ChildEvent, Note, Question, TaskSpec, Tokens, Value, spelling, tool_text,
+    Answer, ChildEvent, Note, Question, Routing, TaskSpec, Tokens, Value, spelling, tool_text,
 };
 
 use crate::account::{Account, value_bytes};
@@ -89,12 +89,10 @@ impl Desk {
         asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
     }
 
-    /// Asks the parent, and does not wait for the answer.
-    pub(crate) fn say(&self, question: Question) {
-        if let Some(number) = self.mail.asks.ask(question, &self.token, Until::ParentGone) {
-            self.mail.asks.forget(number);
-            self.outbox.poke();
-        }
+    /// Tells the parent something, from any thread.
+    pub(crate) fn tell(&self, question: Question) {
+        self.mail.asks.tell(question, &self.token);
+        self.outbox.poke();
     }
 
     pub(crate) fn parent_is_gone(&self) -> bool {
@@ -110,9 +108,11 @@ impl Desk {
 #[derive(Debug)]
 pub struct Session {
     spec: Arc<TaskSpec>,
+    /// With the key that is used now; see [`crate::keys`].
+    pub(crate) route: Routing,
     owner: OwnerSource,
     output: Kept,
-    desk: Arc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     #[cfg(test)]
     heard: Option<std::thread::JoinHandle<Vec<ChildEvent>>>,
 }
@@ -125,6 +125,7 @@ impl Session {
         desk: Arc<Desk>,
     ) -> Self {
         Self {
+            route: spec.routing.clone(),
             spec,
             owner,
             output,
@@ -442,7 +443,7 @@ impl Session {
         self.desk.ask(question, until)
     }
 
-    fn content(&self, what: &str) {
+    pub(crate) fn content(&self, what: &str) {
         self.desk.account().content(clock(), what);
     }
 
@@ -454,7 +455,7 @@ impl Session {
         account.last_text.push(text.as_bytes());
     }
 
-    fn put(&self, event: ChildEvent) {
+    pub(crate) fn put(&self, event: ChildEvent) {
         self.desk.outbox.put(event, &self.desk.token);
     }
 }

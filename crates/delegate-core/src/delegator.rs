@@ -1,24 +1,29 @@
 //! [`Delegator`]: what an agent loop holds. Owns the thread on which every batch runs.
 
+mod again;
 mod ahead;
+mod background;
 mod batch;
 mod nest;
+mod plans;
+mod thread;
 mod trees;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Once, OnceLock};
-use std::thread;
-use std::time::Duration;
 
 use delegate_child::Registry;
-use delegate_protocol::Value;
+use delegate_protocol::{RunId, Value};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, LocalSet};
 
+pub use self::again::Which;
+pub use self::background::WaitError;
 pub use self::batch::Batch;
 
 use self::ahead::Ahead;
-use self::batch::{Beginning, When};
+use self::batch::Beginning;
+use crate::background::Slots;
 use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
 use crate::file_state::registry::Who;
@@ -26,25 +31,21 @@ use crate::file_state::{self, FileState, Files};
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, program};
-use crate::plan::{
-    self, ChildBuilder, Isolation, Means, Parent, Plan, Providers, StartError, Task,
-};
+use crate::lease::desk::{Clock, Keys, Setup};
+use crate::lease::moment::Moment;
+use crate::lease::pool::PoolSpec;
+use crate::plan::{ChildBuilder, Isolation, Plan, Providers, StartError, Task};
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
+use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
+use crate::run::dispatch::Board;
 use crate::run::live::Live;
 use crate::run::nest::{Assembled, Kin, Nested};
 use crate::run::outlet::Outlet;
 use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
 use crate::tree::Caps;
-
-/// Threads for what blocks: launches, and answers that go to disk.
-const BLOCKING_THREADS: usize = 16;
-
-/// For as long as any delegator lives: its blocking threads stay, since tokio panics where none is
-/// left and the system has none to give. While one is there, work waits for it instead.
-const KEPT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -71,16 +72,21 @@ struct Inner {
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
+    /// Places of background runs, and where their completions are waited for.
+    slots: Arc<Slots>,
+    board: Arc<Board>,
     files: FileState,
     jobs: Jobs,
     /// What dead owners left of worktrees was looked at.
     swept: Once,
+    keys: Keys,
     control_socket: bool,
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
     server: OnceLock<Option<Server>>,
 }
 
+/// A batch, and who is to get its report.
 type Started = (BatchLoop, oneshot::Sender<Report>);
 
 /// Settings of a [`Delegator`] to be.
@@ -94,6 +100,7 @@ pub struct Builder {
     registry: Option<Registry>,
     providers: Option<Arc<dyn Providers>>,
     builder: Option<Arc<dyn ChildBuilder>>,
+    pools: BTreeMap<String, PoolSpec>,
     no_control_socket: bool,
     control_dir: Option<PathBuf>,
 }
@@ -150,6 +157,13 @@ impl Builder {
         self
     }
 
+    /// A pool of keys that this program has, by the name of a provider, or `custom:NAME` for an endpoint. Wins
+    /// over one of the same name in the file of the setting `credential_pools`.
+    pub fn credential_pool(mut self, name: impl Into<String>, pool: PoolSpec) -> Self {
+        self.pools.insert(name.into(), pool);
+        self
+    }
+
     /// What the agent loop does for each child before anything starts. Default: nothing.
     pub fn child_builder(mut self, builder: impl ChildBuilder + 'static) -> Self {
         self.builder = Some(Arc::new(builder));
@@ -167,6 +181,18 @@ impl Builder {
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
         let switch = switch.map(|(_, value)| value.clone());
+        let keys = Setup {
+            file: self.settings.credential_pools.clone(),
+            own: self.pools,
+            state_dir: state_dir.clone(),
+            clock: self.clock.clone().map_or_else(Default::default, |clock| Clock {
+                now: Arc::new(move || Moment::default().after(clock.now())),
+                is_manual: true,
+            }),
+            env,
+        };
+        let keys = Keys::open(keys, &self.settings)
+            .map_err(|wrong| StartError::Config(Box::new(wrong)))?;
         let store = Store::open(&state_dir);
         let records = Records::open(&store, &self.settings);
         let worker =
@@ -174,9 +200,11 @@ impl Builder {
         // What a child starts itself is held as it is.
         let worker = worker.map(|worker| {
             let owner = worker.owner.with_containment(self.settings.containment);
-            WorkerProgram { owner, ..worker }
+            let hidden_variables = keys.variables().iter().cloned().collect();
+            WorkerProgram { owner, hidden_variables, ..worker }
         });
-        let batches = start_loop()?;
+        let board = Arc::<Board>::default();
+        let batches = thread::start_loop(Arc::clone(&board))?;
         let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
         let inner = Inner {
             settings: self.settings,
@@ -192,9 +220,12 @@ impl Builder {
             pid: std::process::id(),
             clock: self.clock,
             live: Arc::default(),
+            slots: Arc::default(),
+            board,
             files: FileState::switched_by(switch.as_deref()),
             jobs,
             swept: Once::new(),
+            keys,
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
@@ -297,6 +328,11 @@ impl Delegator {
             title: None,
             session: None,
             branch: None,
+            isolation: None,
+            resumable: false,
+            detached: false,
+            note: None,
+            from: None,
         }
     }
 
@@ -374,134 +410,59 @@ impl Delegator {
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn plan(
-        &self,
-        tasks: &mut Vec<Task>,
-        parent: Option<&Parent>,
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, when, |means| plan::plan(tasks, settings, *isolation, means))
-    }
-
-    fn plan_call(
-        &self,
-        arguments: &Value,
-        agent: &str,
-        parent: Option<&Parent>,
-        when: When,
-    ) -> Result<Plan, StartError> {
-        let Inner { settings, isolation, .. } = &*self.inner;
-        self.with_means(parent, when, |means| {
-            plan::plan_call(arguments, agent, settings, *isolation, means)
-        })
-    }
-
-    fn with_means(
-        &self,
-        parent: Option<&Parent>,
-        when: When,
-        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
-    ) -> Result<Plan, StartError> {
-        self.check_process()?;
-        self.inner.with_means(parent, when, plan)
-    }
-}
-
-impl Inner {
-    fn with_means(
-        &self,
-        parent: Option<&Parent>,
-        when: When,
-        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
-    ) -> Result<Plan, StartError> {
-        let inner = self;
-        // A worker of another make tells its agents only when it runs.
-        let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
-        let agents = (!foreign).then(|| inner.registry.names());
-        plan(Means {
-            agents: agents.as_deref(),
-            has_worker: inner.worker.is_some(),
-            parent,
-            providers: inner.providers.as_deref(),
-            builder: inner.builder.as_ref(),
-            // What is only looked at may be decided in a pause.
-            paused: when == When::ToStart && inner.live.is_paused(),
-        })
-    }
-}
-
-impl Delegator {
-    fn start(&self, plan: Plan, beginning: Beginning) -> Result<Run, StartError> {
+    fn start(&self, plan: Plan, beginning: Beginning) -> Result<(Run, Option<usize>), StartError> {
         self.check_process()?;
         let inner = &self.inner;
+        let Beginning {
+            title,
+            listener,
+            session,
+            branch,
+            captured,
+            kept,
+            background,
+            resumes,
+            rerun_of,
+        } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
-        let session = beginning.session.as_deref();
-        let set = inner.live.set_number(session, plan.delegation_id());
-        let branch = beginning.branch.clone().unwrap_or_default();
+        let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
+        let branch = branch.unwrap_or_default();
         let tree = branch.tree(Caps::of(&plan.settings));
         let delivery = Arc::new(Delivery::default());
         let nested = Nested {
             nest: Arc::<Inner>::clone(inner),
             kin: Kin { tree, subtree: None, above: None },
             outlet: Outlet::root(Arc::clone(&delivery)),
-            listener: beginning.listener,
-            session: beginning.session,
+            listener,
+            session,
         };
-        let Assembled { batch, control, report, reported } =
-            inner.assemble_titled(plan, nested, beginning.title)?;
+        let control = Arc::<ControlState>::default();
+        let run = resumes.unwrap_or_else(RunId::random);
+        let (place, position) = match &captured {
+            Some(_) => self.place(&plan.settings, run, &control)?,
+            None => (None, None),
+        };
+        let made = inner.assemble_as(plan, nested, title, (run, control))?;
+        let Assembled { mut batch, control, report, reported } = made;
+        if resumes.is_some() {
+            self.take_over(run)?;
+        }
         branch.attach(&control);
-        let (plan, run) = (Arc::clone(&batch.plan), batch.run);
+        let plan = Arc::clone(&batch.plan);
+        batch.dispatch = captured.map(|captured| captured.dispatch(inner, run, &plan));
+        batch.kept = kept;
+        batch.background = background;
+        batch.rerun_of = rerun_of;
+        batch._place = place;
         inner.batches.send((batch, report)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
-        Ok(Run::new(run, set, plan, delivery, control, inner.store.clone(), reported))
-    }
-}
-
-/// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
-/// ends when the delegator is dropped and its last batch is done.
-fn start_loop() -> Result<mpsc::UnboundedSender<Started>, StartError> {
-    let refused = |source| StartError::System { what: "the delegator's thread", source };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_keep_alive(KEPT)
-        .build()
-        .map_err(refused)?;
-    // Asked for in a way that can be refused, before tokio makes the first one.
-    drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
-    drop(runtime.spawn_blocking(|| ()));
-    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
-    let serve = async move {
-        let mut running = JoinSet::new();
-        loop {
-            tokio::select! {
-                next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
-                    None => break,
-                },
-                Some(ended) = running.join_next() => log_panic(ended),
-            }
-        }
-        while let Some(ended) = running.join_next().await {
-            log_panic(ended);
-        }
-    };
-    thread::Builder::new()
-        .name("delegate-loop".to_owned())
-        .spawn(move || LocalSet::new().block_on(&runtime, serve))
-        .map_err(refused)?;
-    Ok(sender)
-}
-
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(target: "delegate::run", %error, "the loop of a batch has panicked");
+        let store = inner.store.clone();
+        Ok((Run::new(run, set, plan, delivery, control, store, reported), position))
     }
 }
 

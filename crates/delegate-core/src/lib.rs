@@ -1,8 +1,9 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < tree < store < launch < monitor < collect < report < run < control < delegator`.
+//! `config < plan < tree < lease < store < launch < monitor < collect < report < run < control < background < delegator`.
 
+pub mod background;
 pub mod collect;
 pub mod config;
 pub mod control;
@@ -10,6 +11,7 @@ pub mod delegator;
 pub mod file_state;
 pub mod jobs;
 pub mod launch;
+pub mod lease;
 pub mod monitor;
 pub mod plan;
 pub mod report;

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 pub use delegate_child::Outcome;
 use delegate_protocol::event::seconds;
-use delegate_protocol::outcome::{ExitReason, Isolation, Tokens};
+use delegate_protocol::outcome::ExitReason;
 use delegate_protocol::{RunId, Status};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::collect::cost::Spending;
-use crate::store::Store;
+use crate::store::{RunRecord, Store, StoreError, bare};
 
 /// Something that could not be ended: a process that waits in the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LeftRunning {
     /// Which task started it.
     pub task_index: u32,
@@ -65,6 +65,17 @@ pub struct Ending {
     pub launching: Vec<String>,
 }
 
+/// What is stored of it besides the outcomes; what is missing there is the worse.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct StoredEnding {
+    pub(crate) left_running: Vec<LeftRunning>,
+    pub(crate) verified_empty: bool,
+    pub(crate) durable: bool,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) launching: Vec<String>,
+}
+
 /// The end of a batch.
 #[derive(Debug)]
 #[must_use]
@@ -82,6 +93,41 @@ impl Report {
         Self { store, ending }
     }
 
+    /// The report of a run that has ended, or whose parent died, of this process or another: tasks without
+    /// an outcome have an entry with status `unknown` and cause `lost`.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn stored(store: &Store, run: &RunRecord) -> Result<Self, StoreError> {
+        let known = store.reader().statuses(run.id)?;
+        let status = |task: u32| match known.get(&task) {
+            Some(status) => *status,
+            None => store.outcome(run.id, task).map_or(Status::Unknown, |entry| entry.status),
+        };
+        let ending = store.ending(run.id)?.unwrap_or_default();
+        let StoredEnding { left_running, verified_empty, durable, warnings, launching } =
+            serde_json::from_str(&ending).unwrap_or_default();
+        Ok(Self::new(
+            store.clone(),
+            Ending {
+                run_id: run.id,
+                launching,
+                statuses: (0..run.tasks).map(status).collect(),
+                left_running,
+                verified_empty,
+                durable,
+                warnings,
+                total_duration: Duration::try_from_secs_f64(
+                    run.duration_seconds.unwrap_or_default(),
+                )
+                .unwrap_or_default(),
+                // Told while it runs; the entries have it too.
+                spent: Spending::default(),
+                descendants: 0,
+            },
+        ))
+    }
+
     /// Id of the run.
     #[must_use]
     pub const fn run_id(&self) -> RunId {
@@ -92,7 +138,7 @@ impl Report {
     /// an entry that says so.
     pub fn results(&self) -> impl Iterator<Item = Outcome> + '_ {
         (0..).zip(&self.ending.statuses).map(|(index, status)| {
-            let read = self.store.outcome(self.ending.run_id, index);
+            let read = self.store.entry(self.ending.run_id, index);
             Outcome::from(
                 read.unwrap_or_else(|error| unreadable(index, *status, &error.to_string())),
             )
@@ -238,6 +284,14 @@ impl Serialize for Results<'_> {
     }
 }
 
+/// The entry of a task of any run.
+pub(crate) fn entry_or_unreadable(store: &Store, run: RunId, task_index: u32) -> Outcome {
+    let read = store.entry(run, task_index);
+    Outcome::from(
+        read.unwrap_or_else(|error| unreadable(task_index, Status::Unknown, &error.to_string())),
+    )
+}
+
 /// The entry of a task whose outcome is known by its status only.
 pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate_protocol::Outcome {
     let exit_reason = match status {
@@ -247,55 +301,9 @@ pub(crate) fn unreadable(task_index: u32, status: Status, why: &str) -> delegate
         Status::Interrupted => ExitReason::Interrupted,
     };
     delegate_protocol::Outcome {
-        task_index,
-        status,
-        summary: None,
         error: Some(format!("its outcome cannot be read back: {why}")),
-        exit_reason,
-        truncated: false,
-        api_calls: 0,
-        duration_seconds: 0.0,
-        model: None,
-        tokens: Tokens::default(),
-        tool_trace: Vec::new(),
-        cost_usd: None,
-        cost_status: "unknown".to_owned(),
-        live_transcript: None,
-        summary_truncated: false,
-        summary_full_path: None,
-        stale_paths: Vec::new(),
-        handed_off_processes: Vec::new(),
-        orphaned_processes: Vec::new(),
-        unread_completions: Vec::new(),
-        worktree: None,
-        schema_valid: None,
-        schema_retries: None,
-        schema_errors: Vec::new(),
-        schema_note: None,
-        failure_reason: None,
-        timeout_seconds: None,
-        timed_out_after_seconds: None,
-        timeout_phase: None,
-        last_event_age: None,
-        diagnostic_path: None,
-        missed_steer: None,
-        subtree: None,
-        approvals: Vec::new(),
-        reasoning_tokens: 0,
-        files_read: Vec::new(),
-        files_written: Vec::new(),
-        output_tail: Vec::new(),
-        cause: None,
-        stderr_tail: None,
         notes: vec!["only the status of this entry is known".into()],
-        pid: None,
-        isolation: Isolation::Process,
-        launcher: None,
-        logs: None,
-        answer_is_json: false,
-        result_path: None,
-        result_sha256: None,
-        result_bytes: None,
+        ..bare(task_index, status, exit_reason)
     }
 }
 

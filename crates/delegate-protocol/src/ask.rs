@@ -9,6 +9,7 @@ use crate::delegation::{Delegated, Told, Work};
 use crate::file::{FileAnswer, FileQuestion};
 use crate::id::RunId;
 use crate::job::{JobAnswer, JobQuestion};
+use crate::lease::{KeyAnswer, KeyQuestion};
 
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
@@ -47,6 +48,8 @@ pub enum Question {
     Job(JobQuestion),
     /// About a file that others work on, too. Answered by [`Answer::File`].
     File(FileQuestion),
+    /// About keys and calls. Answered by [`Answer::Key`].
+    Key(KeyQuestion),
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -73,6 +76,8 @@ pub enum Answer {
     Job(JobAnswer),
     /// What the registry of files says.
     File(FileAnswer),
+    /// About keys and calls.
+    Key(KeyAnswer),
 }
 
 impl Question {
@@ -86,6 +91,10 @@ impl Question {
             Self::StopDelegation { .. } => "StopDelegation",
             Self::Job(_) => "Job",
             Self::File(_) => "File",
+            Self::Key(KeyQuestion::Rotate { .. }) => "Rotate",
+            Self::Key(KeyQuestion::Await) => "Await",
+            Self::Key(KeyQuestion::Permit) => "Permit",
+            Self::Key(KeyQuestion::GiveBack { .. }) => "GiveBack",
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | [`value`] | [`Value`], the one dynamic type (`params`, `metadata`, tool arguments) |
 //! | [`spec`], [`routing`] | what a child is asked to do, and with which model, endpoint and key |
 //! | [`event`] | what a child says while it works, and what a consumer sees of it |
+//! | [`lease`] | what is said about keys and calls |
 //! | [`outcome`] | how a child ended |
 //! | [`envelope`] | who an event is about |
 //! | [`spelling`] | what agent loops call the same things |
@@ -34,6 +35,7 @@ pub mod file;
 pub mod frame;
 pub mod id;
 pub mod job;
+pub mod lease;
 pub mod message;
 pub mod outcome;
 pub mod routing;
@@ -49,6 +51,7 @@ pub use delegation::Order;
 pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};
+pub use lease::{Fingerprint, KeyAnswer, KeyFailure, KeyQuestion};
 pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, ParentMessage};
 pub use outcome::{Cause, ExitReason, InputSummary, Isolation, Outcome, Status, Tokens, ToolCall};
 pub use routing::{ApiKey, Fallback, Routing};

@@ -26,6 +26,7 @@ use crate::sys::Pid;
 use crate::table::{Slot, Table};
 
 mod act;
+mod begin;
 mod chronicle;
 mod containment;
 mod door;

@@ -20,11 +20,12 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads the batch file, or takes the goals of the command line.
+    /// Reads the batch file, or takes the goals of the command line. Standard input may have been read
+    /// already.
     ///
     /// # Errors
     /// A file that cannot be read or is no batch.
-    pub(crate) fn read(args: &RunArgs) -> Result<Self, Fault> {
+    pub(crate) fn read(args: &RunArgs, stdin: Option<String>) -> Result<Self, Fault> {
         if let Some(agent) = &args.agent {
             let title = args.input.first().cloned().unwrap_or_default();
             let task = |goal: &String| {
@@ -36,10 +37,10 @@ impl Input {
         let [file] = args.input.as_slice() else {
             return Err(many_files(args).into());
         };
-        let text = if file == "-" {
-            read_bounded(io::stdin())
-        } else {
-            config::plain::open(Path::new(file)).and_then(read_bounded)
+        let text = match stdin.filter(|_| file == "-") {
+            Some(text) => Ok(text),
+            None if file == "-" => read_bounded(io::stdin()),
+            None => config::plain::open(Path::new(file)).and_then(read_bounded),
         };
         let text = text.map_err(|error| unreadable(file, &error))?;
         let batch = batch_file::parse(&text, Path::new(file))?;
@@ -53,7 +54,7 @@ impl Input {
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Reads a text of [`MAX_BYTES`] at most, and no byte more than one beyond.
-fn read_bounded(from: impl Read) -> io::Result<String> {
+pub(crate) fn read_bounded(from: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
     from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_BYTES {
@@ -72,7 +73,7 @@ fn many_files(args: &RunArgs) -> Diagnostic {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "any other kind has its own text")]
-fn unreadable(file: &str, error: &io::Error) -> Diagnostic {
+pub(crate) fn unreadable(file: &str, error: &io::Error) -> Diagnostic {
     let (code, message) = match error.kind() {
         io::ErrorKind::NotFound => ("missing_file", "there is no such batch file".to_owned()),
         io::ErrorKind::InvalidData => ("not_text", "the batch file is not UTF-8 text".to_owned()),
@@ -139,17 +140,18 @@ mod tests {
 
     #[test]
     fn one_task_per_goal() {
-        let input = Input::read(&args(&["--agent", "a", "first goal", "second"])).unwrap();
+        let input = Input::read(&args(&["--agent", "a", "first goal", "second"]), None).unwrap();
         assert_eq!(input.tasks, [Task::new("a", "first goal"), Task::new("a", "second")]);
         assert_eq!(input.title, "first goal");
-        let with = Input::read(&args(&["--agent", "a", "--params", r#"{"n": 3}"#, "g"])).unwrap();
+        let with =
+            Input::read(&args(&["--agent", "a", "--params", r#"{"n": 3}"#, "g"]), None).unwrap();
         let params = Value::Map([("n".to_owned(), Value::Int(3))].into());
         assert_eq!(with.tasks, [Task::new("a", "g").params(params)]);
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let fault = |line: &[&str]| Input::read(&args(line)).unwrap_err().into_diagnostic();
+        let fault = |line: &[&str]| Input::read(&args(line), None).unwrap_err().into_diagnostic();
         let missing = fault(&["/nonexistent/x.yaml"]);
         assert_eq!(missing.code, "missing_file");
         assert_eq!(missing.file, Some("/nonexistent/x.yaml".into()));

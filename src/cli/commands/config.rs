@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueHint};
 use delegate_core::config::{self, Checked, Diagnostic, Loaded, Place, Setting, Sources};
+use delegate_core::lease::file;
 use delegate_protocol::Value;
 use serde::Serialize;
 
@@ -220,7 +221,9 @@ fn texts(paths: &[PathBuf]) -> Vec<String> {
 }
 
 fn check(args: &CheckArgs, context: &Context) -> Result<Exit, Fault> {
-    let checked = config::check(args.file.as_deref(), &sources(context)?);
+    let sources = sources(context)?;
+    let mut checked = config::check(args.file.as_deref(), &sources);
+    check_keys(args, sources, context, &mut checked);
     let exit = if checked.faults.is_empty() { Exit::Done } else { Exit::BadInput };
     if args.json {
         write_out(|to| check_json(to, &checked))?;
@@ -243,6 +246,17 @@ fn check(args: &CheckArgs, context: &Context) -> Result<Exit, Fault> {
         }
     })?;
     Ok(exit)
+}
+
+/// The file with the keys that the configuration names.
+fn check_keys(args: &CheckArgs, sources: Sources, context: &Context, checked: &mut Checked) {
+    let explicit = args.file.clone().or(sources.explicit.clone());
+    let Ok(loaded) = config::load(&Sources { explicit, ..sources }) else { return };
+    let Some(path) = loaded.settings.credential_pools else { return };
+    match file::read(&file::expand(&path, &context.env), &context.env) {
+        Ok(read) => checked.notes.extend(read.notes),
+        Err(fault) => checked.faults.push(fault),
+    }
 }
 
 fn check_json(to: &mut dyn Write, checked: &Checked) -> io::Result<()> {

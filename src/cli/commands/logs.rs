@@ -285,8 +285,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path());
         let id = delegate_protocol::RunId::random();
-        let new =
-            NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 2, above: None };
+        let new = NewRun::new(id, "t", "thread", 2);
         store.begin_run(new);
         store.flush(LIMIT);
         let existing = Store::open_existing(dir.path());

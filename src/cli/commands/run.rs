@@ -1,17 +1,19 @@
 //! `delegate run`: checks, starts and watches a batch, and prints how it ended. [`super::batch`] reads
-//! what is asked, [`super::watch`] waits; here are the steps in their order.
+//! what is asked, [`super::follow`] waits, [`super::detach`] has another process do it; here are the steps in
+//! their order, for `resume` and `rerun` too.
 
 use std::io::{self, BufWriter, Write as _};
 use std::time::Duration;
 
 use delegate_core::config::Loaded;
-use delegate_core::delegator::Delegator;
+use delegate_core::delegator::{Batch, Delegator};
 use delegate_core::plan::Plan;
 use delegate_core::report::Report;
 use delegate_protocol::Status;
 
 use crate::cli::args::{OutputArgs, RunArgs};
 use crate::cli::commands::batch::{self, Input};
+use crate::cli::commands::detach::{self, Given};
 use crate::cli::commands::follow::{Watch, Watched};
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
@@ -28,14 +30,48 @@ use crate::cli::{Context, warn, warn_of, write_out};
 /// For the last records of a run to reach the disk.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// Runs a batch to its end.
+/// A delegator, and how its batch is to be run.
+pub(crate) struct Opened {
+    pub(crate) delegator: Delegator,
+    loaded: Loaded,
+    dry_run: bool,
+    explain: bool,
+    output: OutputArgs,
+    /// Somebody has said where tasks run.
+    said: bool,
+}
+
+/// Runs a batch to its end, or has another process do so.
 ///
 /// # Errors
 /// Nothing was started, or the results could not be written.
 pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
+    if args.background {
+        let stdin = args.agent.is_none() && args.input == ["-"];
+        return detach::start(context, stdin, args.output.json);
+    }
+    in_front(args, context, Given::default())
+}
+
+/// Runs a batch to its end, in this process.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn in_front(args: &RunArgs, context: &Context, given: Given) -> Result<Exit, Fault> {
+    let Input { tasks, title } = Input::read(args, given.stdin.clone())?;
+    let opened = open(args, context)?;
+    let title = args.name.clone().unwrap_or(title);
+    let batch = opened.delegator.batch(tasks).title(title).resumable_with(args.note());
+    carry_out(opened, batch, context, given)
+}
+
+/// Settings and delegator.
+///
+/// # Errors
+/// Nothing was started, and why.
+pub(crate) fn open(args: &RunArgs, context: &Context) -> Result<Opened, Fault> {
     let loaded = batch::settings(args, context)?;
     loaded.notes.iter().for_each(|note| warn(note));
-    let Input { tasks, title } = Input::read(args)?;
     let mut builder =
         Delegator::builder().settings(loaded.settings.clone()).state_dir(&context.state_dir);
     if let Some(isolation) = batch::isolation(args, &loaded) {
@@ -43,21 +79,40 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
     }
     let delegator = builder.build()?;
     warn_of(delegator.store());
-    let mut batch = delegator.batch(tasks).title(title);
+    let said = args.isolation.is_some() || loaded.settings.process_isolation.is_some();
+    let RunArgs { dry_run, explain, output, .. } = *args;
+    Ok(Opened { delegator, loaded, dry_run, explain, output, said })
+}
+
+/// Plans it, runs it and prints how it ended.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn carry_out(
+    opened: Opened,
+    batch: Batch,
+    context: &Context,
+    given: Given,
+) -> Result<Exit, Fault> {
+    let Opened { delegator, loaded, dry_run, explain, mut output, said } = opened;
+    let mut batch = if given.reply.is_some() { batch.detached() } else { batch };
     let planned = batch.plan().map(|_| ());
     planned.map_err(|error| Fault::of_start(error, batch.tasks()))?;
     let plan = batch.plan()?;
-    let worker = delegator.worker_description();
-    let said = args.isolation.is_some() || loaded.settings.process_isolation.is_some();
-    let explained = Explained::of(plan, &loaded, worker, said);
-    if args.dry_run {
-        dry_run(args, plan, &explained, &loaded, context)?;
+    let explained = Explained::of(plan, &loaded, delegator.worker_description(), said);
+    if dry_run {
+        print_plan(output, explain, plan, &explained, &loaded, context)?;
         return Ok(Exit::Done);
     }
-    if args.explain {
+    if explain {
         drop(io::stderr().lock().write_all(explained.text().as_bytes()));
     }
     let headline = explain::headline(plan, &loaded, context.err);
+    let tasks = plan.tasks.len();
+    if given.reply.is_some() {
+        // Nobody reads along; what remains in the log is the report.
+        output = OutputArgs { json: true, jsonl: false, quiet: true };
+    }
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -71,8 +126,17 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
         let out = Printer::new(BufWriter::new(io::stdout())).map_err(no_thread)?;
         let run = batch.start().await?; // the last step that may fail
         let short = delegator.store().short_id(run.id());
+        if let Some(reply) = &given.reply {
+            // On record before anybody is told its id.
+            delegator.store().flush(LAST_WRITES);
+            let (short, title) = (delegator.store().short_id(run.id()), run.title());
+            if reply.started(run.id(), &short, &title, tasks).is_err() {
+                // A run of which nobody knows does not go on.
+                run.control().interrupt();
+            }
+        }
         let places = loaded.settings.max_concurrent_children;
-        let mut watch = Watch::new(&run, args.output, places, context, out, err);
+        let mut watch = Watch::new(&run, output, places, context, out, err);
         watch.begin(&format!("run {short}{}{headline}", context.err.dot()));
         let Watched { report, model } = watch.follow(run, &mut signals, &delegator).await;
         // So that the end of the run is on disk as well before this process leaves.
@@ -85,24 +149,25 @@ pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<Exit, Fault> {
         };
         let printed = Printed { report, model, hint: String::new() };
         let printed = printed.with_hint(&short, ending.durable, context);
-        let last_words = print_end(&watch, printed, args.output, context);
+        let last_words = print_end(&watch, printed, output, context);
         let by_signal = watch.leave(last_words, &mut signals).await.map_err(Fault::Output)?;
         Ok(Ending { by_signal, ..ending }.exit())
     })
 }
 
-fn dry_run(
-    args: &RunArgs,
+fn print_plan(
+    output: OutputArgs,
+    explain: bool,
     plan: &Plan,
     explained: &Explained,
     loaded: &Loaded,
     context: &Context,
 ) -> Result<(), Fault> {
     write_out(|to| {
-        if args.output.json || args.output.jsonl {
+        if output.json || output.jsonl {
             return explained.json(to, plan);
         }
-        if args.explain {
+        if explain {
             to.write_all(explained.text().as_bytes())?;
         }
         writeln!(to, "{}", explain::headline(plan, loaded, context.out))?;

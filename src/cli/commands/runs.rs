@@ -1,10 +1,11 @@
-//! `delegate runs`: past and present runs, newest first.
+//! `delegate runs`: past and present runs, newest first. [`super::prune`] forgets some.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use delegate_core::store::Store;
 
-use crate::cli::args::RunsArgs;
+use crate::cli::args::{RunsArgs, RunsVerb};
+use crate::cli::commands::prune;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::{human, json};
@@ -15,6 +16,9 @@ use crate::cli::{Context, write_out};
 /// # Errors
 /// A store that cannot be read, or an output that cannot be written.
 pub(crate) fn run(args: &RunsArgs, context: &Context) -> Result<Exit, Fault> {
+    if let Some(RunsVerb::Prune(args)) = &args.verb {
+        return prune::run(args, context);
+    }
     let store = Store::open_existing(&context.state_dir);
     let runs = store.runs(usize::try_from(args.limit).unwrap_or(usize::MAX))?;
     if args.json {

@@ -35,7 +35,8 @@ pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
     unreadable.map_or(Ok(Exit::Done), |error| Err(Fault::Store(error)))
 }
 
-/// Outcomes in task order, read one at a time. A task without one is left out; the first that cannot
+/// Outcomes in task order, read one at a time. A task without one is left out, or told as lost where its
+/// parent died; the first that cannot
 /// be read ends the list.
 fn outcomes(
     store: &Reader,
@@ -43,7 +44,7 @@ fn outcomes(
     unreadable: &mut Option<StoreError>,
 ) -> impl Iterator<Item = Outcome> {
     (0..run.tasks)
-        .map(|task| match store.outcome(run.id, task) {
+        .map(|task| match store.entry(run, task) {
             Ok(outcome) => Some(Some(outcome)),
             Err(StoreError::NotFound(_)) => Some(None),
             Err(error) => {
@@ -114,8 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path());
         let id = RunId::random();
-        let new =
-            NewRun { id, title: "t".into(), isolation: "thread".into(), tasks: 3, above: None };
+        let new = NewRun::new(id, "t", "thread", 3);
         store.begin_run(new);
         for (task, status) in [(0, Status::Completed), (2, Status::Failed)] {
             store.put_outcome(id, outcome(task, status), |_| ());

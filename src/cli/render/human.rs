@@ -230,8 +230,15 @@ pub(crate) fn run_line(run: &RunRecord, short: &str, now: f64, style: Style) -> 
     let counts: Vec<_> = run.counts.iter().map(|(word, n)| format!("{n} {word}")).collect();
     let counts =
         if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) };
+    let mut marks = if run.background { " background".to_owned() } else { String::new() };
+    if run.resumed > 0 {
+        push(&mut marks, format_args!(" resumed {}x", run.resumed));
+    }
+    if let Some(of) = run.rerun_of {
+        push(&mut marks, format_args!(" rerun of {}", &of.to_string()[..6]));
+    }
     let line = format!(
-        "{}  {}  {}  {time:>7}  {}  {}{counts}",
+        "{}  {}  {}  {time:>7}  {}  {}{counts}{marks}",
         pad(short, 6),
         pad(&ago(from_seconds(now - run.started_at)), 8),
         pad(&run.status, STATE_COLUMNS),
@@ -449,6 +456,9 @@ pub(crate) mod tests {
             isolation: "process".into(),
             process: None,
             above: None,
+            background: false,
+            resumed: 0,
+            rerun_of: None,
         };
         assert_eq!(
             run_line(&run, "k7f3", 1180.0, Style::PLAIN),

@@ -140,6 +140,9 @@ struct RunObject<'a> {
     parent_run_id: Option<RunId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     parent_task_index: Option<u32>,
+    background: bool,
+    resumed: u32,
+    rerun_of: Option<RunId>,
 }
 
 impl<'a> RunObject<'a> {
@@ -154,7 +157,10 @@ impl<'a> RunObject<'a> {
             title,
             isolation,
             above,
-            ..
+            background,
+            resumed,
+            rerun_of,
+            process: _,
         } = run;
         Self {
             run_id: *id,
@@ -167,6 +173,9 @@ impl<'a> RunObject<'a> {
             total_duration_seconds: *duration_seconds,
             parent_run_id: above.map(|(run, _)| run),
             parent_task_index: above.map(|(_, task)| task),
+            background: *background,
+            resumed: *resumed,
+            rerun_of: *rerun_of,
         }
     }
 }
@@ -222,6 +231,9 @@ mod tests {
             isolation: "process".into(),
             process: None,
             above: None,
+            background: false,
+            resumed: 0,
+            rerun_of: None,
         };
         let outcomes = [outcome(0, Status::Completed), outcome(1, Status::Failed)];
         let json = parsed(|to| stored_run(to, &run, outcomes.clone().into_iter()));

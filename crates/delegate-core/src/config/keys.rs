@@ -46,11 +46,16 @@ pub(crate) enum Id {
     InheritMcpToolsets,
     SubagentAutoApprove,
     JanitorAtStart,
+    BackgroundOverflow,
+    IndependentCompletions,
     WorktreeIsolation,
     Launcher,
     PoolMinIdle,
     PoolMaxIdle,
     PoolIdle,
+    CredentialPools,
+    CredentialPoolStrategies,
+    ProviderLimits,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -70,6 +75,8 @@ pub(crate) enum Type {
     OnStale,
     /// `end`, `report` or `ignore`.
     AtStart,
+    /// `wait` or `refuse`.
+    Overflow,
     /// `auto`, `subreaper` or `cgroup`.
     Containment,
     /// `auto`, `exec`, `zygote` or `pool`.
@@ -90,6 +97,12 @@ pub(crate) enum Type {
     Overrides,
     /// A list of maps with `provider` and `model`, or `null`.
     Fallbacks,
+    /// A whole path, or one that begins with `~/`; blank text and `null` are "not set".
+    Path,
+    /// A map from provider to a word, or `null`.
+    Strategies,
+    /// A map from provider to its limits, or `null`.
+    Limits,
 }
 
 /// Words of `reasoning_effort`.
@@ -158,8 +171,7 @@ pub(crate) const LOOPS_OWN: [&str; 6] = [
 ];
 
 /// Keys of the contract whose feature is not there yet: refused, so that nobody relies on them.
-pub(crate) const LATER: [&str; 3] =
-    ["background_overflow", "credential_pool_strategies", "independent_completions"];
+pub(crate) const LATER: [&str; 0] = [];
 
 /// The key that is not there yet, by its name or the one that a duration text would have.
 pub(crate) fn later(name: &str) -> Option<&'static str> {
@@ -194,7 +206,7 @@ const U32: u64 = u32::MAX as u64;
 pub(crate) use trees::MOST_MONEY;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 41] = [
+pub(crate) const KEYS: [KeyInfo; 46] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -492,6 +504,51 @@ pub(crate) const KEYS: [KeyInfo; 41] = [
     launching::POOL_MIN_IDLE,
     launching::POOL_MAX_IDLE,
     launching::POOL_IDLE,
+    KeyInfo {
+        id: Id::CredentialPools,
+        name: "credential_pools",
+        kind: Type::Path,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "File with the keys of providers, of which each child leases one (docs/credentials.md). null: none.",
+    },
+    KeyInfo {
+        id: Id::CredentialPoolStrategies,
+        name: "credential_pool_strategies",
+        kind: Type::Strategies,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "In which order the keys of a pool are taken: fill_first, round_robin, random or least_used. null: fill_first.",
+    },
+    KeyInfo {
+        id: Id::ProviderLimits,
+        name: "provider_limits",
+        kind: Type::Limits,
+        default: "null",
+        also: None,
+        sensitive: false,
+        about: "Calls at once (max_concurrent_calls) and per minute (requests_per_minute) that a provider is sent by all children together. null: no limit.",
+    },
+    KeyInfo {
+        id: Id::BackgroundOverflow,
+        name: "background_overflow",
+        kind: Type::Overflow,
+        default: "wait",
+        also: None,
+        sensitive: false,
+        about: "A background run where max_concurrent_children of them go on already: it waits in line (wait), or is an error (refuse).",
+    },
+    KeyInfo {
+        id: Id::IndependentCompletions,
+        name: "independent_completions",
+        kind: Type::Flag,
+        default: "false",
+        also: None,
+        sensitive: false,
+        about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
+    },
 ];
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! `config::load` stacks layers and resolves them with [`apply`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use delegate_protocol::Value;
 
@@ -359,6 +359,13 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::PoolMaxIdle => set(&mut settings.pool.max_idle, value.count()),
         Id::PoolIdle => set(&mut settings.pool.idle, value.time()),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
+        Id::CredentialPools => settings.credential_pools = value.text().map(PathBuf::from),
+        Id::CredentialPoolStrategies => settings.credential_pool_strategies = value.strategies(),
+        Id::ProviderLimits => settings.provider_limits = value.limits(),
+        Id::BackgroundOverflow => set(&mut settings.background_overflow, value.overflow()),
+        Id::IndependentCompletions => {
+            settings.independent_completions = *value == Typed::Flag(true);
+        }
     }
 }
 

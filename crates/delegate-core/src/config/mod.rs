@@ -7,6 +7,7 @@
 //! | `layer`, `value` | what one source says, checked against the table |
 //! | `search` | where files and state live |
 //! | `schema`, `show` | the table as JSON Schema; what is in force, from where, and what is wrong |
+//! | `pools` | settings that are maps from a provider's name |
 //! | [`trust`](mod@trust) | which files of working trees may set commands, keys and endpoints |
 //! | [`diagnostic`] | what is wrong, where, and what to do |
 //! | [`duration`], `nearest` | duration texts, and what a person probably meant |
@@ -17,6 +18,7 @@ mod keys;
 mod layer;
 mod nearest;
 pub mod plain;
+mod pools;
 mod schema;
 mod search;
 mod show;
@@ -36,10 +38,11 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 pub use diagnostic::Diagnostic;
 pub use nearest::{did_you_mean, nearest};
 pub use schema::schema;
-pub(crate) use search::refuse_foreign;
+pub(crate) use search::{read_text, refuse_foreign};
 pub use search::{state_dir, user_dir};
 pub use show::{Checked, Place, Setting, State, check, places};
 pub use trust::{Trusted, trust};
+pub(crate) use value::address_fault;
 
 use layer::{FileLayer, Layer};
 use search::Found;
@@ -152,6 +155,72 @@ impl AtStart {
     }
 }
 
+/// `delegation.credential_pool_strategies`: in which order the keys of a pool are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PoolStrategy {
+    /// The first that may be used.
+    #[default]
+    FillFirst,
+    /// The one that was taken longest ago.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// The one that was taken least.
+    LeastUsed,
+}
+
+impl PoolStrategy {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::FillFirst, Self::RoundRobin, Self::Random, Self::LeastUsed];
+
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::FillFirst => "fill_first",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::LeastUsed => "least_used",
+        }
+    }
+
+    /// The strategy of a word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|strategy| strategy.word() == word)
+    }
+}
+
+/// `delegation.provider_limits`: how many calls one provider is sent by a whole tree; `None` is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallLimits {
+    /// Calls at once.
+    pub max_concurrent_calls: Option<u32>,
+    /// Calls that begin within a minute.
+    pub requests_per_minute: Option<u32>,
+}
+
+/// `delegation.background_overflow`: what happens to a background run that finds no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// It waits in line, and its handle says where.
+    #[default]
+    Wait,
+    /// Nothing is started.
+    Refuse,
+}
+
+impl Overflow {
+    /// The word that a configuration file holds.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Refuse => "refuse",
+        }
+    }
+}
+
 /// Everything under `delegation:`, resolved once. Durations are already checked against their
 /// limits.
 #[derive(Debug, Clone, PartialEq)]
@@ -238,6 +307,16 @@ pub struct Settings {
     pub launcher: LauncherWish,
     /// The stock of waiting workers, where there is one.
     pub pool: Pool,
+    /// The file with the keys of providers; see [`crate::lease`].
+    pub credential_pools: Option<PathBuf>,
+    /// In which order the keys of a pool are taken, by its name.
+    pub credential_pool_strategies: BTreeMap<String, PoolStrategy>,
+    /// How many calls a provider is sent, by its name.
+    pub provider_limits: BTreeMap<String, CallLimits>,
+    /// What happens to a background run that finds no place.
+    pub background_overflow: Overflow,
+    /// Each group of a background run, and each task without one, is told by itself.
+    pub independent_completions: bool,
 }
 
 impl Default for Settings {
@@ -282,6 +361,11 @@ impl Default for Settings {
             janitor_at_start: AtStart::End,
             launcher: LauncherWish::Auto,
             pool: Pool::default(),
+            credential_pools: None,
+            credential_pool_strategies: BTreeMap::new(),
+            provider_limits: BTreeMap::new(),
+            background_overflow: Overflow::Wait,
+            independent_completions: false,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Opens what is to be read as a whole, without waiting for anybody. For [`super::search`] and for batch files.
+//! Opens what is to be read as a whole, without waiting for anybody. For files of settings and for batch files.
 
 use std::fs::File;
 use std::io;

@@ -1,9 +1,11 @@
-//! The table of keys as JSON Schema, for editors and for checks without this program.
+//! What the table of keys takes: as JSON Schema, for editors and for checks without this program, and in words.
 
 use serde_json::{Map, Value, json};
 
+use super::PoolStrategy;
 use super::duration;
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, MOST_MONEY, Type};
+use super::pools::LIMIT_FIELDS;
 
 /// A duration text; that it is not too short is left to the program.
 const DURATION: &str = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
@@ -90,6 +92,7 @@ fn of(key: &KeyInfo) -> Value {
         Type::Flag => json!({ "type": "boolean" }),
         Type::OnStale => json!({ "enum": ["warn", "interrupt", "kill"] }),
         Type::AtStart => json!({ "enum": ["end", "report", "ignore"] }),
+        Type::Overflow => json!({ "enum": ["wait", "refuse"] }),
         Type::Containment => {
             json!({ "enum": ["auto", "subreaper", "cgroup", "pid-namespace", "pid_namespace"] })
         }
@@ -116,6 +119,32 @@ fn of(key: &KeyInfo) -> Value {
                 { "type": "string", "pattern": format!("^\\s*(?i:{words})?\\s*$") },
                 { "enum": [false, null] },
             ]})
+        }
+        Type::Path => json!({ "anyOf": [
+            { "type": "string", "pattern": "^\\s*(~?/.*)?$" },
+            { "type": "null" },
+        ]}),
+        Type::Strategies => {
+            let words = PoolStrategy::ALL.map(PoolStrategy::word).join("|");
+            json!({
+                "type": ["object", "null"],
+                "propertyNames": { "pattern": "\\S" },
+                "additionalProperties": {
+                    "type": "string", "pattern": format!("^\\s*({words})\\s*$"),
+                },
+            })
+        }
+        Type::Limits => {
+            let count = json!({ "type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX });
+            let fields: Map<String, Value> =
+                LIMIT_FIELDS.iter().map(|name| ((*name).to_owned(), count.clone())).collect();
+            json!({
+                "type": ["object", "null"],
+                "propertyNames": { "pattern": "\\S" },
+                "additionalProperties": {
+                    "type": "object", "additionalProperties": false, "properties": fields,
+                },
+            })
         }
         Type::Overrides => json!({ "type": ["object", "null"] }),
         Type::Fallbacks => {
@@ -224,6 +253,15 @@ mod tests {
             "janitor_at_start: kill",
             "containment: strong",
             "containment: null",
+            "credential_pools: keys.yaml",
+            "credential_pools: [/a]",
+            "credential_pool_strategies: {a: best}",
+            "credential_pool_strategies: {a: 1}",
+            "credential_pool_strategies: random",
+            "provider_limits: {a: 4}",
+            "provider_limits: {a: {max_concurrent_calls: 0}}",
+            "provider_limits: {a: {requests_per_second: 1}}",
+            "provider_limits: {' ': {requests_per_minute: 1}}",
         ] {
             let text = if below.starts_with('{') {
                 format!("delegation: {below}\n")

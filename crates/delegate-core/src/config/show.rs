@@ -8,7 +8,7 @@ use delegate_protocol::{Fallback, Value};
 use super::keys::{self, Id};
 use super::search::{self, Candidate, Found};
 use super::yaml::Source;
-use super::{Diagnostic, Loaded, Origin, ProcessIsolation, Settings, Sources, layer, trust};
+use super::{Diagnostic, Loaded, Origin, ProcessIsolation, Settings, Sources, layer, pools, trust};
 
 /// What stands for a key.
 const MASK: &str = "***";
@@ -78,6 +78,8 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::PoolMaxIdle => count(settings.pool.max_idle),
         Id::PoolIdle => seconds(settings.pool.idle),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
+        Id::BackgroundOverflow => Value::from(settings.background_overflow.word()),
+        Id::IndependentCompletions => Value::Bool(settings.independent_completions),
         Id::InterruptGrace => seconds(settings.interrupt_grace),
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),
@@ -106,6 +108,14 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::InheritMcpToolsets => Value::Bool(settings.inherit_mcp_toolsets),
         Id::WorktreeIsolation => Value::Bool(settings.worktree_isolation),
         Id::SubagentAutoApprove => Value::Bool(settings.subagent_auto_approve),
+        Id::CredentialPools => match &settings.credential_pools {
+            Some(path) => Value::Text(path.display().to_string()),
+            None => Value::Null,
+        },
+        Id::CredentialPoolStrategies => {
+            pools::show_strategies(&settings.credential_pool_strategies)
+        }
+        Id::ProviderLimits => pools::show_limits(&settings.provider_limits),
     }
 }
 

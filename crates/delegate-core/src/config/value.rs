@@ -7,7 +7,10 @@ use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, MOST_MONEY, Type};
 use super::yaml::{self, Kind, Node, Source};
-use super::{AtStart, LauncherWish, OnStale, ProcessIsolation, did_you_mean, duration};
+use super::{
+    AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation,
+    did_you_mean, duration, pools,
+};
 use ownership::Containment;
 
 /// A checked value.
@@ -21,6 +24,7 @@ pub(crate) enum Typed {
     Time(Duration),
     OnStale(OnStale),
     AtStart(AtStart),
+    Overflow(Overflow),
     Containment(Containment),
     Launcher(LauncherWish),
     Command(Vec<String>),
@@ -29,6 +33,8 @@ pub(crate) enum Typed {
     Effort(&'static str),
     Overrides(BTreeMap<String, Value>),
     Fallbacks(Vec<Fallback>),
+    Strategies(BTreeMap<String, PoolStrategy>),
+    Limits(BTreeMap<String, CallLimits>),
 }
 
 /// A value that does not fit its key.
@@ -58,15 +64,23 @@ pub(crate) fn check(
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
         (Type::AtStart, Kind::Scalar(Value::Text(word))) => question.at_start(word),
+        (Type::Overflow, Kind::Scalar(Value::Text(word))) => question.overflow(word),
         (Type::Containment, Kind::Scalar(Value::Text(word))) => question.containment(word),
         (Type::Launcher, Kind::Scalar(Value::Text(word))) => question.launcher(word),
         (Type::Command, Kind::List(items)) => question.command(items),
-        (Type::Text | Type::Word | Type::Url | Type::Secret, Kind::Scalar(Value::Text(text))) => {
-            question.trimmed(text)
-        }
+        (
+            Type::Text | Type::Word | Type::Url | Type::Secret | Type::Path,
+            Kind::Scalar(Value::Text(text)),
+        ) => question.trimmed(text),
         (Type::Effort, Kind::Scalar(value)) => question.effort(value),
         (Type::Overrides, Kind::Map(_)) => question.overrides(),
         (Type::Fallbacks, Kind::List(items)) => question.fallbacks(items),
+        (Type::Strategies, Kind::Map(entries)) => {
+            pools::strategies(entries).map(Typed::Strategies).map_err(|fault| question.entry(fault))
+        }
+        (Type::Limits, Kind::Map(entries)) => {
+            pools::limits(entries).map(Typed::Limits).map_err(|fault| question.entry(fault))
+        }
         (_, Kind::Scalar(_) | Kind::List(_) | Kind::Map(_)) => Err(question.wrong_type(None)),
     }
 }
@@ -82,9 +96,17 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Effort
         | Type::Overrides
         | Type::Money
+        | Type::Path
+        | Type::Strategies
+        | Type::Limits
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
-        Type::Flag | Type::OnStale | Type::AtStart | Type::Containment | Type::Launcher => false,
+        Type::Flag
+        | Type::OnStale
+        | Type::AtStart
+        | Type::Overflow
+        | Type::Containment
+        | Type::Launcher => false,
     }
 }
 
@@ -153,6 +175,17 @@ impl Question<'_> {
             let hint = did_you_mean(word, LauncherWish::ALL.map(LauncherWish::word));
             self.wrong("unknown_word", &self.wanted(), hint)
         })
+    }
+
+    fn overflow(&self, word: &str) -> Result<Typed, Wrong> {
+        match word {
+            "wait" => Ok(Typed::Overflow(Overflow::Wait)),
+            "refuse" => Ok(Typed::Overflow(Overflow::Refuse)),
+            word => {
+                let hint = did_you_mean(word, ["wait", "refuse"]);
+                Err(self.wrong("unknown_word", &self.wanted(), hint))
+            }
+        }
     }
 
     fn on_stale(&self, word: &str) -> Result<Typed, Wrong> {
@@ -273,7 +306,17 @@ impl Question<'_> {
                     hint: Some(format!("{} Default: null", self.info.about)),
                 }),
             },
+            Type::Path if !text.starts_with('/') && !text.starts_with("~/") => Err(self
+                .wrong_type(Some("write the whole path, or one that begins with ~/".to_owned()))),
             _ => Ok(Typed::Text(text.to_owned())),
+        }
+    }
+
+    fn entry(&self, (name, fault): pools::EntryFault) -> Wrong {
+        Wrong {
+            code: "wrong_entry",
+            message: format!("the entry `{name}` of {} {fault}", self.label),
+            hint: Some(self.info.about.to_owned()),
         }
     }
 
@@ -436,6 +479,10 @@ impl Typed {
         if let Self::OnStale(what) = self { Some(*what) } else { None }
     }
 
+    pub(crate) const fn overflow(&self) -> Option<Overflow> {
+        if let Self::Overflow(what) = self { Some(*what) } else { None }
+    }
+
     pub(crate) const fn at_start(&self) -> Option<AtStart> {
         if let Self::AtStart(what) = self { Some(*what) } else { None }
     }
@@ -460,6 +507,14 @@ impl Typed {
         if let Self::Overrides(entries) = self { Some(entries.clone()) } else { None }
     }
 
+    pub(crate) fn strategies(&self) -> BTreeMap<String, PoolStrategy> {
+        if let Self::Strategies(entries) = self { entries.clone() } else { BTreeMap::new() }
+    }
+
+    pub(crate) fn limits(&self) -> BTreeMap<String, CallLimits> {
+        if let Self::Limits(entries) = self { entries.clone() } else { BTreeMap::new() }
+    }
+
     pub(crate) fn fallbacks(&self) -> Option<Vec<Fallback>> {
         if let Self::Fallbacks(entries) = self { Some(entries.clone()) } else { None }
     }
@@ -476,11 +531,14 @@ impl Typed {
             | Self::Time(_)
             | Self::OnStale(_)
             | Self::AtStart(_)
+            | Self::Overflow(_)
             | Self::Containment(_)
             | Self::Launcher(_)
             | Self::Command(_)
             | Self::Text(_)
             | Self::Effort(_)
+            | Self::Strategies(_)
+            | Self::Limits(_)
             | Self::Overrides(_)
             | Self::Money(_) => false,
         }

@@ -23,6 +23,6 @@ mod server;
 pub(crate) use act::act;
 pub use client::{Called, Client, Watched, call, clients};
 pub use operator::{LiveRunInfo, Operator};
-pub use place::directory;
+pub use place::{directory, make_directory};
 pub use protocol::{Ask, ControlError, SCHEMA};
 pub(crate) use server::Server;

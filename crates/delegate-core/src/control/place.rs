@@ -31,6 +31,14 @@ pub fn directory(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     }
 }
 
+/// Makes that directory if need be, for a socket of one's own in it.
+///
+/// # Errors
+/// It cannot be made, or is not this user's alone.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    Place::make(path).map(drop)
+}
+
 pub(super) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }

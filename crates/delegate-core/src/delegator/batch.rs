@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use delegate_protocol::Value;
+use delegate_protocol::{RunId, Value};
 
 use super::Delegator;
-use crate::plan::{Parent, Plan, StartError, Task};
+use super::again::Earlier;
+use super::background::Captured;
+use crate::plan::{Isolation, Parent, Plan, StartError, Task};
 use crate::report::Report;
 use crate::run::{Branch, Listener, Run};
 
@@ -24,6 +26,13 @@ pub struct Batch {
     pub(super) title: Option<String>,
     pub(super) session: Option<String>,
     pub(super) branch: Option<Branch>,
+    /// Instead of the delegator's.
+    pub(super) isolation: Option<Isolation>,
+    pub(super) resumable: bool,
+    pub(super) detached: bool,
+    pub(super) note: Option<String>,
+    /// It goes on with an earlier run, or repeats it.
+    pub(super) from: Option<Earlier>,
 }
 
 impl std::fmt::Debug for Batch {
@@ -43,6 +52,28 @@ impl Batch {
     /// session of its parent.
     pub fn session(mut self, key: impl Into<String>) -> Self {
         self.session = Some(key.into());
+        self
+    }
+
+    /// Stores its tasks, so that the run can be resumed ([`Delegator::resume_run`]) or repeated
+    /// ([`Delegator::rerun`]): all of them but texts that may be secrets (each value of `env`, and what is
+    /// named as a secret), and tasks of more than 4 MiB. Without this nothing of a task is stored.
+    pub fn resumable(mut self) -> Self {
+        self.resumable = true;
+        self
+    }
+
+    /// The same, with a text of yours, such as the options that it was started with
+    /// ([`crate::store::KeptRun::facts`]).
+    pub fn resumable_with(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self.resumable()
+    }
+
+    /// Whoever wants it does not wait for it, because this process was made for it: lists say so. To have
+    /// this process go on, see [`Batch::background`].
+    pub fn detached(mut self) -> Self {
+        self.detached = true;
         self
     }
 
@@ -85,9 +116,36 @@ impl Batch {
     fn made(&mut self, when: When) -> Result<Plan, StartError> {
         match (self.plan.take(), &self.call) {
             (Some(plan), _) => Ok(plan),
-            (None, None) => self.delegator.plan(&mut self.tasks, self.parent.as_deref(), when),
+            (None, None) => {
+                let again = self.from.as_ref().and_then(|from| from.again.clone());
+                let (parent, again) = (self.parent.as_deref(), again.as_deref());
+                let stored = (self.isolation, again);
+                let plan = self.delegator.plan(&mut self.tasks, parent, stored, when)?;
+                self.check_given(plan)
+            }
             (None, Some((arguments, agent))) => {
                 self.delegator.plan_call(arguments, agent, self.parent.as_deref(), when)
+            }
+        }
+    }
+
+    /// What is never stored must have been given again.
+    fn check_given(&mut self, mut plan: Plan) -> Result<Plan, StartError> {
+        let wrong = self.from.as_ref().and_then(|Earlier { run, keyed, by_agent, .. }| {
+            let run = *run;
+            match keyed {
+                _ if *by_agent && self.parent.is_none() => Some(StartError::ParentNotGiven { run }),
+                Some(route) if !plan.is_keyed() => {
+                    Some(StartError::KeyNotGiven { run, route: route.clone() })
+                }
+                _ => None,
+            }
+        });
+        match wrong {
+            None => Ok(plan),
+            Some(error) => {
+                self.tasks = std::mem::take(&mut plan.tasks);
+                Err(error)
             }
         }
     }
@@ -104,15 +162,40 @@ impl Batch {
     ///
     /// # Errors
     /// Nothing was started, and why.
-    pub fn start_blocking(mut self) -> Result<Run, StartError> {
+    pub fn start_blocking(self) -> Result<Run, StartError> {
+        Ok(self.start_with(None)?.0)
+    }
+
+    /// Starts it with what was captured for its completions; also its place in line.
+    pub(super) fn start_captured(
+        self,
+        origin: String,
+    ) -> Result<(Run, Arc<Plan>, Option<usize>), StartError> {
+        let (run, position) = self.start_with(Some(origin))?;
+        let plan = run.plan();
+        Ok((run, plan, position))
+    }
+
+    fn start_with(mut self, origin: Option<String>) -> Result<(Run, Option<usize>), StartError> {
         let plan = self.made(When::ToStart)?;
+        let note = self.note.take();
+        let kept = self.resumable.then(|| serde_json::to_string(&plan.kept_facts(note)).ok());
+        let from = self.from.take();
         let title = self.title.or_else(|| plan.tasks.first().map(|task| task.goal().to_owned()));
         let parent = self.parent.as_ref().and_then(|parent| parent.session_id.clone());
+        let session = self.session.or(parent);
+        let resumes = from.as_ref().filter(|from| from.again.is_some()).map(|from| from.run);
+        let rerun_of = from.filter(|from| from.again.is_none()).map(|from| (from.run, from.tasks));
         let beginning = Beginning {
             title: title.unwrap_or_default(),
             listener: self.listener,
-            session: self.session.or(parent),
+            background: self.detached || origin.is_some(),
+            captured: origin.map(|origin| Captured { origin, session: session.clone() }),
+            session,
             branch: self.branch,
+            kept: kept.flatten(),
+            resumes,
+            rerun_of,
         };
         self.delegator.start(plan, beginning)
     }
@@ -140,4 +223,11 @@ pub(super) struct Beginning {
     pub(super) listener: Option<Arc<dyn Listener>>,
     pub(super) session: Option<String>,
     pub(super) branch: Option<Branch>,
+    /// It is in the background of this process.
+    pub(super) captured: Option<Captured>,
+    /// What is stored besides its tasks.
+    pub(super) kept: Option<String>,
+    pub(super) background: bool,
+    pub(super) resumes: Option<RunId>,
+    pub(super) rerun_of: Option<(RunId, Vec<u32>)>,
 }

@@ -12,6 +12,7 @@ use super::batch::When;
 use super::{Inner, check_containment};
 use crate::file_state::registry::Who;
 use crate::launch::{self, Launcher, program};
+use crate::lease::batch::BatchKeys;
 use crate::plan::{self, Parent, Plan, StartError, Task};
 use crate::run::batch::Batch as BatchLoop;
 use crate::run::common::Common;
@@ -27,7 +28,7 @@ impl Nest for Inner {
             Isolation::Thread => plan::Isolation::Thread,
         });
         let settings = &self.settings;
-        self.with_means(Some(parent), When::ToStart, |means| match work {
+        self.with_means(Some(parent), None, When::ToStart, |means| match work {
             Work::Tasks(orders) => {
                 let mut tasks = orders.into_iter().map(Task::from).collect();
                 plan::plan_nested(&mut tasks, settings, asked, means)
@@ -40,17 +41,19 @@ impl Nest for Inner {
 
     fn assemble(&self, plan: Plan, nested: Nested) -> Result<Assembled, StartError> {
         let title = plan.tasks.first().map(|task| task.goal().to_owned());
-        self.assemble_titled(plan, nested, title.unwrap_or_default())
+        let made = (RunId::random(), Arc::default());
+        self.assemble_as(plan, nested, title.unwrap_or_default(), made)
     }
 }
 
 impl Inner {
     /// A batch that is on the list of what runs, and ready to.
-    pub(super) fn assemble_titled(
+    pub(super) fn assemble_as(
         &self,
         mut plan: Plan,
         nested: Nested,
         title: String,
+        (run, control): (RunId, Arc<ControlState>),
     ) -> Result<Assembled, StartError> {
         check_containment(plan.settings.containment)?;
         if self.live.is_paused() {
@@ -75,14 +78,13 @@ impl Inner {
                 self.ahead.launcher(worker, &self.settings, &plan)
             }
         };
-        let run = RunId::random();
+        let keys = BatchKeys::of(&self.keys, &plan);
         let trees = self.trees(run, &mut plan)?;
         let caller = plan
             .caller()
             .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
         let common = Common { files: self.files.clone(), jobs: self.jobs.clone(), caller, trees };
         let plan = Arc::new(plan);
-        let control = Arc::<ControlState>::default();
         let listed = self.live.add(LiveRun {
             id: run,
             title: title.clone(),
@@ -109,6 +111,12 @@ impl Inner {
             kin,
             session,
             common,
+            keys,
+            dispatch: None,
+            kept: None,
+            background: false,
+            rerun_of: None,
+            _place: None,
         };
         Ok(Assembled { batch, control, report, reported })
     }

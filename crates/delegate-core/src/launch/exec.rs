@@ -22,6 +22,8 @@ pub struct WorkerProgram {
     pub description: String,
     /// Who starts it.
     pub owner: Owner,
+    /// Variables of this process that workers do not get: they hold keys.
+    pub hidden_variables: Vec<String>,
 }
 
 /// Starts one worker process.
@@ -45,7 +47,14 @@ pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (S
         .grace(launch.terminate_grace)
         .containment(launch.containment)
         .purpose(launch.purpose.clone());
-    (spawn, Ours { line: line.0, output: (stdout.0, stderr.0) })
+    (worker.without_keys(spawn), Ours { line: line.0, output: (stdout.0, stderr.0) })
+}
+
+impl WorkerProgram {
+    /// Without the variables that hold keys.
+    pub(super) fn without_keys(&self, spawn: Spawn) -> Spawn {
+        self.hidden_variables.iter().fold(spawn, |spawn, name| spawn.env_remove(name))
+    }
 }
 
 /// Our ends of what a worker was given.

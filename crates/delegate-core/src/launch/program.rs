@@ -102,6 +102,7 @@ pub fn worker(command: Option<&[String]>) -> Option<WorkerProgram> {
             args: args.iter().map(OsString::from).collect(),
             description: format!("worker.command: {program}"),
             owner,
+            hidden_variables: Vec::new(),
         });
     }
     let role = OsString::from(WORKER_ROLE);
@@ -112,6 +113,7 @@ pub fn worker(command: Option<&[String]>) -> Option<WorkerProgram> {
             program: Program::named(path),
             args: vec![role],
             owner,
+            hidden_variables: Vec::new(),
         });
     }
     let roles = self_roles()?;
@@ -120,6 +122,7 @@ pub fn worker(command: Option<&[String]>) -> Option<WorkerProgram> {
         args: [vec![role], roles.trailing].concat(),
         description: "this program, executed again".to_owned(),
         owner,
+        hidden_variables: Vec::new(),
     })
 }
 

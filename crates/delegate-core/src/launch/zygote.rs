@@ -191,6 +191,7 @@ impl Zygotes {
             // Its roles run in a test of libtest, beside one more thread that does nothing.
             spawn = spawn.env(template::TEST_THREADS, "2");
         }
+        let spawn = self.worker.without_keys(spawn);
         let alive = Arc::new(AtomicBool::new(true));
         let lives = Arc::clone(&alive);
         let begun = Instant::now();

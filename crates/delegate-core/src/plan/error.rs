@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use delegate_protocol::RunId;
+
 use crate::config::Diagnostic;
 
 /// Nothing was started, and why.
@@ -146,6 +148,73 @@ pub enum StartError {
          nothing was started"
     )]
     NotItsOwnWorker,
+    /// Every place of background runs is taken, and `background_overflow` is `refuse`.
+    #[error(
+        "{running} background runs go on, max_concurrent_children is {limit}: wait for one of them, or set \
+         background_overflow to wait; nothing was started"
+    )]
+    BackgroundFull {
+        /// Those that have a place.
+        running: usize,
+        /// The setting.
+        limit: u32,
+    },
+    /// What is stored of the run does not name its tasks.
+    #[error(
+        "the tasks of run {run} are not stored: give its batch file to a new run; nothing was started"
+    )]
+    NotKept {
+        /// The run.
+        run: RunId,
+    },
+    /// There is nothing to go on with.
+    #[error("{what} of run {run}; nothing was started")]
+    NothingLeft {
+        /// The run.
+        run: RunId,
+        /// What it has none of.
+        what: &'static str,
+    },
+    /// Somebody runs it, or it cannot be made ours.
+    #[error("run {run} cannot be resumed: {reason}; nothing was started")]
+    NotResumable {
+        /// The run.
+        run: RunId,
+        /// Why not.
+        reason: String,
+    },
+    /// A stored task needs something that is never stored.
+    #[error("task {task} of run {run}: {source}; nothing was started")]
+    NotGiven {
+        /// The run.
+        run: RunId,
+        /// Which of its tasks.
+        task: u32,
+        /// What is missing, and how it is given.
+        source: super::kept::ReviveError,
+    },
+    /// Its children had a key, and those of now would have none.
+    #[error(
+        "the children of run {run} had a key ({route}), and a key is never stored: give it again in the \
+         configuration; nothing was started"
+    )]
+    KeyNotGiven {
+        /// The run.
+        run: RunId,
+        /// Where it came from.
+        route: String,
+    },
+    /// An agent delegated the run, and it was not given again.
+    #[error(
+        "run {run} was delegated by an agent: give that again (Batch::parent); nothing was started"
+    )]
+    ParentNotGiven {
+        /// The run.
+        run: RunId,
+    },
+    /// What is stored cannot be read.
+    #[error("{0}; nothing was started")]
+    Unreadable(String),
     /// A setting is wrong.
     #[error("{0}; nothing was started")]
     Config(Box<Diagnostic>),
@@ -197,6 +266,14 @@ impl StartError {
             | Self::Unsupported { .. }
             | Self::NoContainment { .. }
             | Self::NotItsOwnWorker
+            | Self::BackgroundFull { .. }
+            | Self::NotKept { .. }
+            | Self::NothingLeft { .. }
+            | Self::NotResumable { .. }
+            | Self::NotGiven { .. }
+            | Self::KeyNotGiven { .. }
+            | Self::ParentNotGiven { .. }
+            | Self::Unreadable(_)
             | Self::Config(_)
             | Self::Paused
             | Self::ForeignProcess { .. }

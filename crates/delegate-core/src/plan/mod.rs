@@ -13,6 +13,8 @@
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
 //! | `decide` | threads or processes |
+//! | `check` | what is wrong with one task in itself |
+//! | [`kept`] | tasks as they may be stored, and back |
 //! | `answers` | what is asked of an answer: schema and length |
 //! | [`error`] | why nothing was started |
 
@@ -22,9 +24,11 @@ pub mod build;
 mod call;
 #[cfg(test)]
 mod call_tests;
+mod check;
 mod decide;
 pub mod error;
 pub mod goals;
+pub mod kept;
 mod launching;
 mod nested;
 pub mod parent;
@@ -35,20 +39,20 @@ pub mod task;
 mod tests;
 pub mod toolsets;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use delegate_protocol::spec::CrossingError;
-use delegate_protocol::{Role, SubagentId, TaskSpec, Value};
+use delegate_protocol::{Role, Status, SubagentId, TaskSpec, Value};
 
 use crate::config::{Settings, duration, shorten};
 use answers::{check_schema, schema_of};
 use build::Built;
+use check::{check, check_images, crossing};
 use decide::{Lack, Question, decide};
-use routing::{NoProviders, Routed};
+use routing::Routed;
 
 pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
@@ -56,7 +60,7 @@ pub use error::StartError;
 pub use launching::Launching;
 pub(crate) use nested::plan_nested;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
-pub use routing::{Providers, Resolved};
+pub use routing::{NoProviders, Providers, Resolved};
 pub use task::{Origin, Task};
 
 /// Most images of one task.
@@ -97,6 +101,8 @@ pub struct Plan {
     pub settings: Settings,
     /// When it was made; part of the session ids.
     pub started: SystemTime,
+    /// Tasks that have their outcome from before ([`Again`]): they are not launched.
+    pub(crate) ended: BTreeMap<u32, Status>,
     /// One id per task: events and launch name the same child.
     ids: Vec<SubagentId>,
     /// First session nonce of this batch, random.
@@ -309,9 +315,20 @@ fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What is known of a run that is resumed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Again {
+    /// The ids of its children, by task.
+    pub ids: Vec<SubagentId>,
+    /// Tasks that have their outcome.
+    pub ended: BTreeMap<u32, Status>,
+}
+
 /// What the delegating program has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Means<'a> {
+    /// The run that is resumed with these tasks.
+    pub again: Option<&'a Again>,
     /// Names of the agents; `None` when only a worker of another make knows them.
     pub agents: Option<&'a [String]>,
     /// Whether there is a program that can be a worker.
@@ -439,6 +456,11 @@ fn plan_within(
             namespace: settings.containment == ownership::Containment::PidNamespace,
         })
     });
+    let fresh = || (0..count).map(SubagentId::random).collect();
+    let (ids, ended) = match means.again {
+        Some(again) if again.ids.len() == tasks.len() => (again.ids.clone(), again.ended.clone()),
+        _ => (fresh(), BTreeMap::new()),
+    };
     let mut plan = Plan {
         isolation,
         reason,
@@ -446,7 +468,8 @@ fn plan_within(
         tasks: mem::take(tasks),
         settings: settings.clone(),
         started: SystemTime::now(),
-        ids: (0..count).map(SubagentId::random).collect(),
+        ended,
+        ids,
         nonce: uuid::Uuid::new_v4().as_fields().0,
         frame,
         built: Built::by(means.builder.cloned()),
@@ -491,6 +514,10 @@ fn check_all(
     }
     let Some(builder) = plan.built.builder.clone() else { return Ok(()) };
     for index in 0..plan.tasks.len() {
+        if u32::try_from(index).is_ok_and(|index| plan.ended.contains_key(&index)) {
+            plan.built.push(Addition::default());
+            continue;
+        }
         let addition = builder.build(&plan.spec(index)).map_err(|reason| StartError::NotBuilt {
             task: index,
             goal: shorten(&plan.tasks[index].goal, SHOWN_GOAL),
@@ -505,53 +532,4 @@ fn check_all(
 fn check_crossing(plan: &Plan, index: usize) -> Result<(), StartError> {
     let crossed = plan.spec(index).check_crossing();
     crossed.map_err(|source| crossing(index, &plan.tasks[index], source))
-}
-
-/// What is wrong with one task in itself.
-fn check(index: usize, task: &mut Task, known: Option<&BTreeSet<&str>>) -> Result<(), StartError> {
-    if let Some(known) = known
-        && !known.contains(task.agent.as_str())
-    {
-        return Err(StartError::UnknownAgent {
-            task: index,
-            goal: shorten(&task.goal, SHOWN_GOAL),
-            agent: shorten(&task.agent, SHOWN_GOAL),
-            known: known.iter().map(|&name| name.to_owned()).collect(),
-        });
-    }
-    if let Err(reason) = task.params.value() {
-        let source = CrossingError { field: "params", reason };
-        return Err(crossing(index, task, source));
-    }
-    if let Some(timeout) = task.timeout.filter(|timeout| *timeout < MIN_TIMEOUT) {
-        let reason = format!("its timeout is {}, at least 1s is needed", duration::show(timeout));
-        return Err(invalid(index, task, reason));
-    }
-    if let Some(cwd) = task.cwd.as_mut().filter(|cwd| !cwd.is_absolute()) {
-        match std::path::absolute(&cwd) {
-            Ok(whole) => *cwd = whole,
-            Err(error) => {
-                let reason = format!("its cwd {} cannot be resolved: {error}", cwd.display());
-                return Err(invalid(index, task, reason));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_images(index: usize, task: &Task) -> Result<(), StartError> {
-    let count = task.images.len();
-    if count > MAX_IMAGES {
-        let reason = format!("it has {count} images, at most {MAX_IMAGES} are taken");
-        return Err(invalid(index, task, reason));
-    }
-    Ok(())
-}
-
-fn invalid(task: usize, of: &Task, reason: String) -> StartError {
-    StartError::InvalidTask { task, goal: shorten(&of.goal, SHOWN_GOAL), reason }
-}
-
-fn crossing(index: usize, task: &Task, source: CrossingError) -> StartError {
-    StartError::Crossing { task: index, goal: shorten(&task.goal, SHOWN_GOAL), source }
 }

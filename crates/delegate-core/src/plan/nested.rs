@@ -30,6 +30,7 @@ impl Plan {
             session_db_path: spec.session_db_path,
             routing: spec.routing,
             live: None,
+            pool: above.pool.clone(),
             tools: Tools {
                 loaded: Vec::new(),
                 disabled: spec.disabled_toolsets,

@@ -61,6 +61,9 @@ pub struct Parent {
     /// What its client really talks to, where that may differ from `routing` (it fell back to another
     /// endpoint): wins over both fields there, as a pair.
     pub live: Option<Endpoint>,
+    /// The pool of keys that its own key is from ([`crate::lease`]); its children share it. `None`: it has
+    /// one fixed key.
+    pub pool: Option<String>,
     /// Its toolsets.
     pub tools: Tools,
     /// Working directory of tasks that name none.
@@ -88,6 +91,7 @@ impl Default for Parent {
             session_db_path: None,
             routing: Routing::default(),
             live: None,
+            pool: None,
             tools: Tools::default(),
             cwd: None,
             workspaces: Vec::new(),
@@ -117,6 +121,24 @@ impl Parent {
     /// A directory that is there now.
     pub(crate) fn workspace(&self) -> Option<PathBuf> {
         self.workspaces.iter().find(|dir| dir.is_absolute() && dir.is_dir()).cloned()
+    }
+}
+
+/// What a batch inherits, for those who start it.
+impl super::Plan {
+    /// The route of every child.
+    pub(crate) const fn routing(&self) -> &Routing {
+        &self.frame.routed.routing
+    }
+
+    /// The child that all of them are children of; `None` when it is the root.
+    pub(crate) const fn parent_of_children(&self) -> Option<SubagentId> {
+        self.frame.parent.subagent_id
+    }
+
+    /// Who delegates; a program of its own is no agent.
+    pub(crate) fn delegating_agent(&self) -> Option<&Parent> {
+        self.frame.by_agent.then_some(&self.frame.parent)
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod asked;
 mod effects;
+mod ending;
 mod list;
 mod liveness;
 mod nested;
@@ -17,7 +18,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use delegate_protocol::delegation::Told as Delegated;
 use delegate_protocol::event::Complete;
@@ -30,6 +30,8 @@ use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
 use super::common::Common;
 use super::control::{ControlState, Ended};
+use super::crash::{self, Place};
+use super::dispatch::Dispatch;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
 use super::manifest;
@@ -39,18 +41,13 @@ use super::reply::Reply;
 use crate::collect::Said;
 use crate::collect::cost::Spending;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
+use crate::lease::{self, batch::BatchKeys};
 use crate::monitor::{self, CancelReason, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
-use crate::report::{Ending, LeftRunning, Report};
-use crate::store::{NewRun, Store};
-use crate::tree::{Place, Refusal, Seat};
-use owed::{Owed, send};
-
-/// How long the end of a batch waits for its last log lines to be written.
-const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-
-/// How long the end of a batch waits for the ledger, and for what is known of earlier owners.
-const RECORDS_LIMIT: Duration = Duration::from_millis(250);
+use crate::report::{LeftRunning, Report};
+use crate::store::{Begun, NewRun, Store};
+use crate::tree::{self, Refusal, Seat};
+use owed::Owed;
 
 /// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
 /// channel needs no bound.
@@ -71,6 +68,31 @@ enum Incoming {
     Followed(u32, RunId, Option<(Delegated, Reply)>),
 }
 
+impl Incoming {
+    /// For tests: what it is.
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Launched(_, Ok(_)) => "launched",
+            Self::Launched(_, Err(_)) => "launch-failed",
+            Self::System(_, SystemEvent::Exited(_)) => "exited",
+            Self::System(_, SystemEvent::Emptied(_)) => "emptied",
+            Self::System(..) => "other-system",
+            Self::Told(_, Told::Hello) => "hello",
+            Self::Told(_, Told::Violation(_)) => "violation",
+            Self::Told(_, Told::Asked(..)) => "asked",
+            Self::Told(_, Told::Finish(_)) => "finish",
+            Self::Told(_, Told::LineClosed) => "line-closed",
+            Self::Over(..) => "over",
+            Self::Recorded(..) => "recorded",
+            Self::Diagnosed(..) => "diagnosed",
+            Self::Told(_, Told::OverBudget(_)) => "over-budget",
+            Self::Planned(..) => "planned",
+            Self::DelegationOver(..) => "delegation-over",
+            Self::Followed(..) => "followed",
+        }
+    }
+}
+
 /// One child that has a place.
 struct Active {
     child: SubagentId,
@@ -89,9 +111,11 @@ struct Active {
     shared: Rc<Shared>,
     /// It alone is paused.
     stopped: bool,
+    /// Its key; given back with it.
+    lease: Arc<lease::batch::Slot>,
     diagnostic: Option<PathBuf>,
     /// Its slot and its share of the budgets; `None` for one that was refused them.
-    place: Option<Place>,
+    place: Option<tree::Place>,
     /// Which of them it has used up.
     over_budget: Option<String>,
     delegations: nested::Delegations,
@@ -115,8 +139,18 @@ pub(crate) struct Batch {
     /// The conversation that it belongs to.
     pub(crate) session: Option<String>,
     pub(crate) common: Common,
+    pub(crate) keys: BatchKeys,
     /// Takes it off the list of what runs.
     pub(crate) _listed: Listed,
+    /// What it owes to whoever does not wait for it.
+    pub(crate) dispatch: Option<Dispatch>,
+    /// What is stored so that it can be resumed, besides its tasks.
+    pub(crate) kept: Option<String>,
+    /// Whoever started it does not wait for it.
+    pub(crate) background: bool,
+    pub(crate) rerun_of: Option<(RunId, Vec<u32>)>,
+    /// Its place among the background runs; given back with this.
+    pub(crate) _place: Option<Box<dyn std::any::Any + Send>>,
 }
 
 impl Batch {
@@ -163,7 +197,7 @@ struct Loop {
     seat: Seat,
     granted: Arc<Notify>,
     /// Slots for launches that are being made.
-    places: Vec<Place>,
+    places: Vec<tree::Place>,
     /// Launches that the tree knows it waits for.
     asked: u32,
     /// Why the tree lets nobody start any more.
@@ -193,6 +227,13 @@ impl Loop {
         let granted = Arc::<Notify>::default();
         let told = Arc::clone(&granted);
         let seat = batch.kin.tree.join(batch.kin.subtree, Arc::new(move || told.notify_one()));
+        let mut monitor = Monitor::new(task_count(plan), places, isolation, limits).granted();
+        let mut statuses = vec![Status::Unknown; plan.tasks.len()];
+        for (index, status) in &plan.ended {
+            statuses[*index as usize] = *status;
+            monitor.skip(*index);
+            batch.control.close(*index);
+        }
         Self {
             seat,
             granted,
@@ -204,12 +245,12 @@ impl Loop {
             descendants: 0,
             hooks,
             clock: Clock::start(batch.clock.clone()),
-            monitor: Monitor::new(task_count(plan), places, isolation, limits).granted(),
+            monitor,
             active: HashMap::new(),
             completes: HashMap::new(),
             sender,
             incoming,
-            statuses: vec![Status::Unknown; plan.tasks.len()],
+            statuses,
             left_running: Vec::new(),
             unverified: Vec::new(),
             warnings: Vec::new(),
@@ -222,16 +263,17 @@ impl Loop {
     }
 
     async fn run(mut self) -> Report {
-        self.batch.store.begin_run(NewRun {
-            id: self.batch.run,
-            title: self.batch.title.clone(),
-            isolation: self.batch.launcher.isolation().word().to_owned(),
-            tasks: task_count(&self.batch.plan),
-            above: self.batch.kin.above.map(|above| (above.run, above.child.task_index())),
-        });
+        crash::reach(Place::Begin);
+        self.begin_run();
         let (run_id, tasks) = (self.batch.run, task_count(&self.batch.plan));
         let line = manifest::Line::Run { run_id, tasks };
         manifest::write(&self.batch.store, run_id, self.clock.now(), &line);
+        crash::reach(Place::Begun);
+        for (index, status) in self.batch.plan.ended.clone() {
+            self.tell_dispatch(index, status);
+        }
+        // What was wished before it began holds from the first launch on.
+        self.obey();
         self.step(monitor::Event::Tick);
         self.tell_more_requested();
         self.take_slots();
@@ -246,6 +288,26 @@ impl Loop {
             self.take_slots();
         }
         self.end().await
+    }
+
+    fn begin_run(&self) {
+        let Batch { run, title, plan, launcher, dispatch, kept, background, rerun_of, .. } =
+            &self.batch;
+        let deliveries = dispatch.as_ref().map(|it| it.deliveries().to_vec()).unwrap_or_default();
+        let kept = kept.clone().map(|facts| (Arc::clone(plan), facts));
+        self.batch.store.begin_run(NewRun {
+            background: *background,
+            rerun_of: rerun_of.clone(),
+            begun: Some(Arc::new(Begun { kept, deliveries })),
+            above: self.batch.kin.above.map(|above| (above.run, above.child.task_index())),
+            ..NewRun::new(*run, title, launcher.isolation().word(), task_count(plan))
+        });
+    }
+
+    fn tell_dispatch(&mut self, index: u32, status: Status) {
+        if let Some(dispatch) = &mut self.batch.dispatch {
+            dispatch.recorded(index, status);
+        }
     }
 
     /// Tells the monitor what was seen of those whose time may have come, then the time.
@@ -269,11 +331,20 @@ impl Loop {
         let control = Arc::clone(&self.batch.control);
         let (eased, granted) = (self.batch.outlet.eased(), Arc::clone(&self.granted));
         tokio::select! {
-            Some(fact) = self.incoming.recv() => self.take(fact),
-            () = control.changed() => self.obey(),
-            () = eased.notified() => {}
-            () = granted.notified() => {}
-            () = clock.sleep_until(deadline) => {}
+            Some(fact) = self.incoming.recv() => {
+                let name = fact.name();
+                crash::comes("before-fact", name);
+                self.take(fact);
+                crash::comes("after-fact", name);
+            }
+            () = control.changed() => {
+                crash::comes("before-fact", "wish");
+                self.obey();
+                crash::comes("after-fact", "wish");
+            }
+            () = eased.notified() => crash::comes("before-fact", "eased"),
+            () = granted.notified() => crash::comes("before-fact", "granted"),
+            () = clock.sleep_until(deadline) => crash::comes("before-fact", "time"),
         }
     }
 
@@ -342,6 +413,7 @@ impl Loop {
             Incoming::Followed(index, run, told) => self.followed(index, run, told),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
+                self.tell_dispatch(index, self.statuses[index as usize]);
                 self.child_step(index, Input::Recorded(durable));
                 tracing::debug!(target: "delegate::run", task = index, durable, "recorded");
             }
@@ -384,72 +456,6 @@ impl Loop {
         } else {
             self.child_step(index, Input::StreamEnded);
         }
-    }
-
-    /// Both take a few ms from the start of the delegator on, so only the shortest batches wait at all; longer only
-    /// while somebody who was left over is being ended.
-    async fn settle_records(&self) {
-        const STEP: Duration = Duration::from_millis(5);
-        let mut waited = Duration::ZERO;
-        while waited < RECORDS_LIMIT || self.batch.records.is_cleaning() {
-            if self.batch.records.is_settled() {
-                return;
-            }
-            tokio::time::sleep(STEP).await;
-            waited += STEP;
-        }
-    }
-
-    async fn end(mut self) -> Report {
-        let all = self.statuses.iter().all(|status| *status == Status::Completed);
-        let total = self.clock.now();
-        let store = self.batch.store.clone();
-        let below = self.batch.kin.above.is_some();
-        store.end_run(self.batch.run, if all { "completed" } else { "failed" }, total);
-        let flushed = store.clone();
-        // The threads for what blocks may all hang in launches.
-        let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
-        if !below && tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
-            tracing::warn!(target: "delegate::run", "the last lines may be missing");
-        }
-        self.batch.outlet.complete();
-        self.batch.control.end(Some(Ended {
-            all_completed: all,
-            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
-            durable: self.durable && !store.is_misplaced(),
-            total: total.as_secs_f64(),
-        }));
-        if let Some(hooks) = self.hooks.take()
-            && !hooks.finish().await
-        {
-            self.warnings.push("a callback of the delegating program does not return".to_owned());
-        }
-        // Those of a child's batch are the root's to tell.
-        if !below {
-            self.settle_records().await;
-            self.batch.records.warn(&store);
-        }
-        let warnings = std::iter::from_fn(|| if below { None } else { store.take_warning() });
-        let launching = self.launching();
-        let ending = Ending {
-            run_id: self.batch.run,
-            warnings: self
-                .unverified
-                .iter()
-                .cloned()
-                .chain(self.warnings)
-                .chain(warnings)
-                .collect(),
-            statuses: self.statuses,
-            verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
-            left_running: self.left_running,
-            durable: self.durable && !store.is_misplaced(),
-            total_duration: total,
-            spent: self.spent,
-            descendants: self.descendants,
-            launching,
-        };
-        Report::new(store, ending)
     }
 }
 

@@ -26,7 +26,8 @@ impl ManualClock {
         self.now.send_modify(|now| *now = now.saturating_add(by));
     }
 
-    fn now(&self) -> Duration {
+    /// The time that it shows: what was added to it so far.
+    pub(crate) fn now(&self) -> Duration {
         *self.now.borrow()
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Wanted {
     pub(crate) suspended: bool,
     /// No waiting task is launched.
     pub(crate) launches_held: bool,
+    /// The same, until a place among the background runs is free.
+    pub(crate) in_line: bool,
 }
 
 /// How a run ended, in a few facts.

@@ -12,6 +12,8 @@
 //! | `clock` | time since the batch began |
 //! | `control` | wishes of the caller |
 //! | `steers` | words to a child: accepted, sent, taken or missed |
+//! | `dispatch` | what a background run owes, and where it is waited for |
+//! | `crash` | where the process of a batch dies in tests |
 //! | `branch` | stops that stick to a part of the tree |
 //! | `live` | what runs now, for whoever asks |
 //! | `feed` | events for whoever watches from outside |
@@ -31,8 +33,10 @@ mod child_io;
 mod clock;
 pub(crate) mod common;
 pub(crate) mod control;
+pub(crate) mod crash;
 pub(crate) mod delivery;
 mod diagnostic;
+pub(crate) mod dispatch;
 pub(crate) mod feed;
 mod finalise;
 pub(crate) mod hooks;
@@ -62,6 +66,7 @@ use delegate_protocol::{Event, RunId, SubagentId};
 pub use self::branch::Branch;
 pub use self::clock::ManualClock;
 pub use self::control::Ended;
+pub use self::dispatch::Notice;
 pub use self::hooks::{Listener, Sign, Stopped};
 pub use self::live::{List, LiveChild, WaitingTask};
 pub use self::steers::SteerError;
@@ -129,6 +134,13 @@ impl Run {
     #[must_use]
     pub const fn id(&self) -> RunId {
         self.id
+    }
+
+    /// What lists show for it.
+    #[must_use]
+    pub fn title(&self) -> String {
+        let record = self.store.find_run(&self.id.to_string());
+        record.map(|record| record.title).unwrap_or_default()
     }
 
     /// Tasks in the batch.
@@ -202,10 +214,23 @@ impl Run {
     }
 
     fn next_requested(&mut self) -> Option<Event> {
+        while u32::try_from(self.requested).is_ok_and(|task| self.plan.ended.contains_key(&task)) {
+            self.requested += 1;
+        }
         let task = self.plan.tasks.get(self.requested)?;
         let child = self.plan.subagent_id(self.requested);
         self.requested += 1;
         Some(Event::SpawnRequested { child, goal: task.goal().to_owned(), identity: None })
+    }
+
+    pub(crate) fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
+    /// Nobody follows it any more, and it goes on.
+    pub(crate) fn leave(mut self) {
+        self.delivery.close();
+        self.report = None;
     }
 
     /// Ends the delivery of events and waits for every outcome.

@@ -7,46 +7,19 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use std::sync::Arc;
+
 use delegate_protocol::{Outcome, RunId};
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior, params};
 
 use super::owner::Owner;
-use super::{lineage, place};
+use super::types::Begun;
+use super::{desk, lineage, place, schema};
 
 /// Name of the file in the state directory.
 pub(super) const FILE_NAME: &str = "runs.sqlite";
 /// Name of the file that openers lock.
 pub(super) const LOCK_NAME: &str = "runs.sqlite.lock";
-
-/// Version of the schema (`user_version`). A reader takes this one and older ones.
-///
-/// * 1: tables `runs` and `results`.
-pub(super) const SCHEMA_VERSION: i64 = 1;
-
-const SCHEMA: &str = "
-    CREATE TABLE runs (
-        id TEXT PRIMARY KEY NOT NULL,
-        started_at REAL NOT NULL,
-        owner_pid INTEGER NOT NULL,
-        owner_start INTEGER,
-        owner_boot TEXT,
-        title TEXT NOT NULL,
-        isolation TEXT NOT NULL,
-        tasks INTEGER NOT NULL,
-        status TEXT NOT NULL,
-        duration_seconds REAL
-    );
-    CREATE INDEX runs_by_start ON runs (started_at);
-    CREATE TABLE results (
-        run_id TEXT NOT NULL,
-        task_index INTEGER NOT NULL,
-        status TEXT NOT NULL,
-        entry TEXT NOT NULL,
-        UNIQUE (run_id, task_index)
-    );
-    CREATE INDEX results_by_status ON results (run_id, status);
-    PRAGMA user_version = 1;
-";
 
 /// How long a statement waits for another process that writes.
 pub(super) const BUSY: Duration = Duration::from_secs(2);
@@ -67,6 +40,23 @@ pub(super) struct RunRow {
     pub(super) status: String,
     pub(super) duration_seconds: Option<f64>,
     pub(super) above: Option<(RunId, u32)>,
+    pub(super) background: bool,
+    pub(super) resumed: u32,
+    pub(super) rerun_of: Option<(RunId, Vec<u32>)>,
+    /// How it ended, as JSON.
+    pub(super) ending: Option<String>,
+    /// Written with its begin, and not kept in memory after it.
+    pub(super) begun: Option<Arc<Begun>>,
+}
+
+/// The owner in a row with these columns.
+pub(super) fn owner_of(row: &Row<'_>) -> rusqlite::Result<Owner> {
+    let start: Option<i64> = row.get("owner_start")?;
+    Ok(Owner {
+        pid: row.get("owner_pid")?,
+        start: start.and_then(|start| u64::try_from(start).ok()),
+        boot: row.get("owner_boot")?,
+    })
 }
 
 /// The writing connection.
@@ -137,9 +127,10 @@ impl Database {
             .map_err(|error| no_place(&error))?;
         let mut connection = Connection::open(path).map_err(|error| no_place(&error))?;
         match prepare(&mut connection) {
-            Ok(version) if version > SCHEMA_VERSION => Err(Refused::Unusable(format!(
-                "{} has schema {version}, this program knows {SCHEMA_VERSION}",
-                path.display()
+            Ok(version) if version > schema::VERSION => Err(Refused::Unusable(format!(
+                "{} has schema {version}, this program knows {}",
+                path.display(),
+                schema::VERSION
             ))),
             Ok(_) => {
                 let (path, file) = (path.to_owned(), place::file_at(path).ok());
@@ -194,6 +185,33 @@ impl Database {
         transaction.commit()
     }
 
+    /// One transaction of somebody else's making, begun again where another process is writing.
+    pub(super) fn transaction<T>(
+        &mut self,
+        behavior: TransactionBehavior,
+        work: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let mut attempt = 1;
+        loop {
+            let tried = self.connection.transaction_with_behavior(behavior).and_then(|it| {
+                let value = work(&it)?;
+                it.commit()?;
+                Ok(value)
+            });
+            match tried {
+                Err(error) if is_busy(&error) && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Gives room back that deleted rows had. Best effort: whoever reads is not waited for.
+    pub(super) fn shrink(&self) {
+        if let Err(error) = self.connection.execute_batch("VACUUM") {
+            tracing::debug!(target: "delegate::store", %error, "the file keeps its size");
+        }
+    }
+
     /// Why nobody will find what is written here, if so: the system writes on into a file that has no
     /// name any more, and SQLite does not mind.
     pub(super) fn misplaced(&self) -> Option<String> {
@@ -242,40 +260,52 @@ pub(super) fn is_busy(error: &rusqlite::Error) -> bool {
 /// Settings and schema; hands back the version that the file had, or has now.
 fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
     connection.busy_timeout(BUSY)?;
-    let version = schema_version(connection)?;
-    if version > SCHEMA_VERSION {
+    let version = schema::version(connection)?;
+    if version > schema::VERSION {
         return Ok(version);
     }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if version == 0 {
-        transaction.execute_batch(SCHEMA)?;
-    }
+    schema::bring_up(&transaction)?;
     lineage::prepare(&transaction)?;
     // Touches the roots of both tables, where damage is most often seen.
     for table in ["runs", "results"] {
         transaction.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
     }
     transaction.commit()?;
-    Ok(SCHEMA_VERSION)
-}
-
-/// The schema that a file has; 0 when it is fresh.
-pub(super) fn schema_version(connection: &Connection) -> rusqlite::Result<i64> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+    Ok(schema::VERSION)
 }
 
 fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<()> {
-    let RunRow { id, started_at, owner, title, isolation, tasks, status, duration_seconds, above } =
-        row;
+    let RunRow {
+        id,
+        started_at,
+        owner,
+        title,
+        isolation,
+        tasks,
+        status,
+        duration_seconds,
+        background,
+        // Counted where it is taken over.
+        resumed: _,
+        rerun_of,
+        ending,
+        begun,
+        above,
+    } = row;
+    let begun = begun.as_deref();
+    let facts = begun.and_then(|begun| begun.kept.as_ref()).map(|(_, facts)| facts);
+    let of = rerun_of.as_ref().map(|(run, _)| run.to_string());
+    let of_tasks = rerun_of.as_ref().map(|(_, tasks)| format!("{tasks:?}"));
     let mut statement = transaction.prepare_cached(
         "INSERT INTO runs (id, started_at, owner_pid, owner_start, owner_boot, title, isolation,
-             tasks, status, duration_seconds)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+             tasks, status, duration_seconds, background, rerun_of, rerun_tasks, facts, ending)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
          ON CONFLICT (id) DO UPDATE SET status = excluded.status,
-             duration_seconds = excluded.duration_seconds",
+             duration_seconds = excluded.duration_seconds, ending = excluded.ending",
     )?;
     // Ticks since boot fit: 63 bits of them are longer than any uptime.
     let start = owner.start.and_then(|start| i64::try_from(start).ok());
@@ -289,9 +319,32 @@ fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<(
         isolation,
         tasks,
         status,
-        duration_seconds
+        duration_seconds,
+        background,
+        of,
+        of_tasks,
+        facts,
+        ending
     ])?;
-    above.map_or(Ok(()), |above| lineage::put(transaction, *id, above))
+    above.map_or(Ok(()), |above| lineage::put(transaction, *id, above))?;
+    begun.map_or(Ok(()), |begun| insert_begun(transaction, *id, begun))
+}
+
+/// One task after the other: a long batch is never here as a whole.
+fn insert_begun(transaction: &Transaction<'_>, run: RunId, begun: &Begun) -> rusqlite::Result<()> {
+    let Begun { kept, deliveries } = begun;
+    deliveries.iter().try_for_each(|delivery| desk::put(transaction, delivery))?;
+    let Some((plan, _)) = kept else { return Ok(()) };
+    let mut statement = transaction.prepare_cached(
+        "INSERT OR IGNORE INTO specs (run_id, task_index, spec) VALUES (?1, ?2, ?3)",
+    )?;
+    let run = run.to_string();
+    for (index, _) in (0_u32..).zip(&plan.tasks) {
+        if let Some(spec) = plan.kept(index as usize) {
+            statement.execute(params![run, index, spec])?;
+        }
+    }
+    Ok(())
 }
 
 fn insert_outcome(

@@ -19,6 +19,7 @@ use delegate_protocol::{Outcome, RunId};
 
 use super::Log;
 use super::database::RunRow;
+use super::desk::Work;
 
 /// Log bytes that wait for the disk. A disk takes them in tens of milliseconds, so this bridges a
 /// stall of about that length under a flood, and all usual stalls at usual rates.
@@ -39,7 +40,8 @@ pub(super) type FileKey = (RunId, u32, Log);
 /// Called when an outcome is stored: whether it is on disk.
 pub(super) type Stored = Box<dyn FnOnce(bool) + Send>;
 
-/// What is never dropped. Bounded by design: one begin and one end per run, one outcome per child.
+/// What is never dropped. Bounded by design: one begin and one end per run, one outcome
+/// per child, one piece of work per caller that waits for it and per unit that ends.
 pub(super) enum Record {
     Begin(Box<RunRow>),
     Outcome {
@@ -51,6 +53,8 @@ pub(super) enum Record {
         run: RunId,
         status: &'static str,
         duration_seconds: f64,
+        /// How it ended besides, as JSON.
+        ending: String,
         /// Log pieces that were queued before it.
         pieces_before: u64,
     },
@@ -58,6 +62,8 @@ pub(super) enum Record {
         pieces_before: u64,
         done: Sender<()>,
     },
+    /// Something to be done with the database, after every record before it.
+    Work(Work),
 }
 
 /// Bytes for a file of a child.

@@ -8,6 +8,7 @@ use delegate_protocol::{Outcome, RunId};
 
 use super::RunRecord;
 use super::database::RunRow;
+use super::delivery::{ClaimOver, Delivery, OwnerIs, Proof, Verdict};
 
 /// A thing that is told once, however often it happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +38,8 @@ pub(crate) enum Trouble {
 pub(super) struct Memory {
     runs: HashMap<RunId, RunRow>,
     outcomes: HashMap<RunId, BTreeMap<u32, Outcome>>,
+    /// Completions of this process.
+    deliveries: BTreeMap<(RunId, u32), Delivery>,
 }
 
 /// See the module.
@@ -109,15 +112,61 @@ impl Shared {
         self.durable.store(false, Ordering::Release);
         self.memory().runs.insert(row.id, row);
     }
+
+    pub(super) fn keep_delivery(&self, delivery: Delivery) {
+        let key = (delivery.run_id, delivery.unit);
+        self.memory().deliveries.insert(key, delivery);
+    }
 }
 
 impl Memory {
+    pub(super) fn delivery_keys(&self) -> HashSet<(RunId, u32)> {
+        self.deliveries.keys().copied().collect()
+    }
+
+    /// As `Desk::claim`, of what is only here.
+    pub(super) fn claim(
+        &mut self,
+        proof: Proof<'_>,
+        wanted: &dyn Fn(&Delivery) -> bool,
+        now: f64,
+    ) -> Option<Delivery> {
+        self.deliveries.values_mut().for_each(|row| row.sweep(OwnerIs::Us, now));
+        let row = self
+            .deliveries
+            .values_mut()
+            .find(|row| wanted(row) && row.may_be_claimed(proof, OwnerIs::Us))?;
+        row.claim(now);
+        Some(row.clone())
+    }
+
+    /// Whether it is here.
+    pub(super) fn finish(&mut self, key: (RunId, u32), now: f64) -> bool {
+        self.deliveries.get_mut(&key).map(|delivery| delivery.finish(now)).is_some()
+    }
+
+    /// `None`: it is not here.
+    pub(super) fn settle(
+        &mut self,
+        key: (RunId, u32),
+        attempt: u32,
+        verdict: Verdict,
+        now: f64,
+    ) -> Option<Result<(), ClaimOver>> {
+        Some(self.deliveries.get_mut(&key)?.settle(attempt, verdict, now))
+    }
+
     pub(super) fn forget_run(&mut self, run: RunId) {
         self.runs.remove(&run);
     }
 
     pub(super) fn outcome(&self, run: RunId, task_index: u32) -> Option<Outcome> {
         self.outcomes.get(&run)?.get(&task_index).cloned()
+    }
+
+    /// How a run ended that is only here.
+    pub(super) fn ending(&self, run: RunId) -> Option<String> {
+        self.runs.get(&run)?.ending.clone()
     }
 
     /// Ids that begin with `prefix`.

@@ -2,18 +2,26 @@
 //!
 //! One thread writes (the *recorder*); nothing here blocks the loop that watches deadlines. Everything
 //! goes through one queue (`inbox`) to that thread (`recorder`), which owns the database
-//! (`database`) and the open files (`files`); readers have a connection of their own
-//! ([`Reader`]). What the disk does not take stays in memory (`memory`) until the process ends.
+//! (`database`, `schema`) and the open files (`files`); readers have a connection of their own
+//! ([`Reader`], `again`, `lost`). For runs in the background `desk` keeps completions, by the rules of
+//! [`delivery`]; [`retention`] says what is forgotten (`background` asks for both). What the disk does not take stays in memory (`memory`) until the process ends.
 
+mod again;
+mod background;
 mod database;
+pub mod delivery;
+mod desk;
 mod files;
 mod inbox;
 mod lineage;
+mod lost;
 mod memory;
 mod owner;
 mod place;
 mod reader;
 mod recorder;
+pub mod retention;
+mod schema;
 pub mod spill;
 #[cfg(test)]
 mod tests;
@@ -24,22 +32,25 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::ThreadId;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use delegate_protocol::event::Class;
 use delegate_protocol::{Outcome, RunId};
 
+pub use self::again::KeptRun;
+pub(crate) use self::background::seconds_now;
 use self::database::{Database, RunRow};
 use self::files::Files;
 use self::inbox::{Inbox, Record};
+pub(crate) use self::lost::bare;
 use self::memory::Shared;
 pub(crate) use self::memory::Trouble;
 use self::owner::Owner;
 pub(crate) use self::owner::start_time;
 pub use self::reader::Reader;
 use self::recorder::Recorder;
-pub use self::types::{Log, NewRun, NoRoom, RunRecord, StoreError};
+pub use self::types::{Begun, Log, NewRun, NoRoom, RunRecord, StoreError};
 use crate::config;
 
 /// How long the last handle waits for the recorder to write what is queued: a stuck disk does not
@@ -190,11 +201,10 @@ impl Store {
 
     /// Records a run as this process's. Returns at once.
     pub fn begin_run(&self, run: NewRun) {
-        let NewRun { id, title, isolation, tasks, above } = run;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let NewRun { id, title, isolation, tasks, background, rerun_of, begun, above } = run;
         let row = RunRow {
             id,
-            started_at: now.as_secs_f64(),
+            started_at: seconds_now(),
             owner: Owner::this_process(),
             title,
             isolation,
@@ -202,6 +212,11 @@ impl Store {
             status: "running".into(),
             duration_seconds: None,
             above,
+            background,
+            resumed: 0,
+            rerun_of,
+            ending: None,
+            begun,
         };
         if let Err(Record::Begin(row)) = self.inner.inbox.push(Record::Begin(Box::new(row))) {
             self.inner.shared.keep_run(*row);
@@ -277,10 +292,26 @@ impl Store {
 
     /// Ends a run (`completed` or `failed`). Returns at once.
     pub fn end_run(&self, run: RunId, status: &'static str, duration: Duration) {
+        self.end_run_with(run, status, duration, "{}".to_owned());
+    }
+
+    /// The same with what else is known of its end, as JSON.
+    pub(crate) fn end_run_with(
+        &self,
+        run: RunId,
+        status: &'static str,
+        duration: Duration,
+        ending: String,
+    ) {
         let duration_seconds = duration.as_secs_f64();
         // Refused only when the recorder died, which was said; the run then shows as it began.
-        let _refused =
-            self.inner.inbox.push(Record::End { run, status, duration_seconds, pieces_before: 0 });
+        let _refused = self.inner.inbox.push(Record::End {
+            run,
+            status,
+            duration_seconds,
+            ending,
+            pieces_before: 0,
+        });
     }
 
     /// Waits until everything said so far is written, at most this long. Blocks.
@@ -292,6 +323,12 @@ impl Store {
         }
     }
 
+    /// What is on disk, without what is only in memory.
+    #[must_use]
+    pub fn reader(&self) -> &Reader {
+        &self.inner.reader
+    }
+
     /// Reads one outcome back. One that is still queued is not there yet.
     ///
     /// # Errors
@@ -299,6 +336,21 @@ impl Store {
     pub fn outcome(&self, run: RunId, task_index: u32) -> Result<Outcome, StoreError> {
         let kept = self.inner.shared.memory().outcome(run, task_index);
         kept.map_or_else(|| self.inner.reader.outcome(run, task_index), Ok)
+    }
+
+    /// The entry of a task ([`Reader::entry`]).
+    ///
+    /// # Errors
+    /// It has none yet.
+    pub fn entry(&self, run: RunId, task_index: u32) -> Result<Outcome, StoreError> {
+        match self.outcome(run, task_index) {
+            Err(StoreError::NotFound(why)) => {
+                let found = self.find_run(&run.to_string());
+                let record = found.map_err(|_| StoreError::NotFound(why))?;
+                self.inner.reader.entry(&record, task_index)
+            }
+            read => read,
+        }
     }
 
     /// The run that a person means by `text`: a whole id, a unique prefix of 4 or more, `latest`

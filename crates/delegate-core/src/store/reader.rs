@@ -9,9 +9,8 @@ use delegate_protocol::id::{MIN_PREFIX, RUN_ID_LEN};
 use delegate_protocol::{Outcome, RunId};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
-use super::database::{self, BUSY, FILE_NAME, RunRow, SCHEMA_VERSION};
-use super::owner::Owner;
-use super::{RunRecord, StoreError, lineage};
+use super::database::{BUSY, FILE_NAME, RunRow, owner_of};
+use super::{RunRecord, StoreError, lineage, schema};
 
 /// Ids that an ambiguous prefix lists.
 const SHOWN: usize = 8;
@@ -100,9 +99,7 @@ impl Reader {
         // `{` comes just after `z`, the last letter of an id.
         let sql = |and: &str| {
             format!(
-                "SELECT id, started_at, owner_pid, owner_start, owner_boot, title, isolation,
-                     tasks, status, duration_seconds
-                 FROM runs WHERE id >= ?1 AND id < ?1 || '{{' {and}
+                "SELECT * FROM runs WHERE id >= ?1 AND id < ?1 || '{{' {and}
                  ORDER BY started_at DESC, rowid DESC LIMIT ?2"
             )
         };
@@ -111,7 +108,9 @@ impl Reader {
             let of_root = prefix.is_empty() && lineage::is_there(connection)?;
             let and = if of_root { format!("AND {}", lineage::OF_THE_ROOT) } else { String::new() };
             let mut statement = connection.prepare_cached(&sql(&and))?;
-            let rows = statement.query_map(params![prefix, limit], run_row)?;
+            let has_background = schema::version(connection)? >= schema::WITH_BACKGROUND;
+            let row = |row: &Row<'_>| run_row(row, has_background);
+            let rows = statement.query_map(params![prefix, limit], row)?;
             rows.map(|row| with_counts(connection, row?)).collect()
         })?;
         Ok(found.unwrap_or_default())
@@ -121,7 +120,7 @@ impl Reader {
         self.state_dir.join(FILE_NAME)
     }
 
-    fn failed(&self, what: &'static str, reason: &dyn fmt::Display) -> StoreError {
+    pub(super) fn failed(&self, what: &'static str, reason: &dyn fmt::Display) -> StoreError {
         StoreError::Io { what, path: self.path(), reason: reason.to_string() }
     }
 
@@ -130,7 +129,7 @@ impl Reader {
     }
 
     /// Asks the database; `None` when there is no file.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, StoreError> {
@@ -141,13 +140,14 @@ impl Reader {
                 return Ok(None);
             }
             let opened = open(&path).map_err(|error| self.failed("opening", &error))?;
-            let version = database::schema_version(&opened);
+            let version = schema::version(&opened);
             match version.map_err(|error| self.failed("reading", &error))? {
                 // Between its making and its first transaction.
                 0 => return Ok(None),
-                version if version > SCHEMA_VERSION => {
+                version if version > schema::VERSION => {
                     let reason = format!(
-                        "its schema is {version}, this program knows {SCHEMA_VERSION}: use a newer one"
+                        "its schema is {version}, this program knows {}: use a newer one",
+                        schema::VERSION
                     );
                     return Err(self.failed("reading", &reason));
                 }
@@ -192,23 +192,31 @@ fn run_id(row: &Row<'_>) -> rusqlite::Result<RunId> {
     })
 }
 
-fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
-    let start: Option<i64> = row.get("owner_start")?;
-    Ok(RunRow {
+/// A file that an older program made has fewer columns, and may be read without being brought up.
+fn run_row(row: &Row<'_>, has_background: bool) -> rusqlite::Result<RunRow> {
+    let mut found = RunRow {
         id: run_id(row)?,
         started_at: row.get("started_at")?,
-        owner: Owner {
-            pid: row.get("owner_pid")?,
-            start: start.and_then(|start| u64::try_from(start).ok()),
-            boot: row.get("owner_boot")?,
-        },
+        owner: owner_of(row)?,
         title: row.get("title")?,
         isolation: row.get("isolation")?,
         tasks: row.get("tasks")?,
         status: row.get("status")?,
         duration_seconds: row.get("duration_seconds")?,
         above: None,
-    })
+        background: false,
+        resumed: 0,
+        rerun_of: None,
+        ending: None,
+        begun: None,
+    };
+    if has_background {
+        found.background = row.get("background")?;
+        found.resumed = row.get("resumed")?;
+        let of: Option<String> = row.get("rerun_of")?;
+        found.rerun_of = of.and_then(|of| Some((of.parse().ok()?, Vec::new())));
+    }
+    Ok(found)
 }
 
 fn with_counts(connection: &Connection, mut row: RunRow) -> rusqlite::Result<RunRecord> {
@@ -220,7 +228,7 @@ fn with_counts(connection: &Connection, mut row: RunRow) -> rusqlite::Result<Run
     while let Some(row) = counts.next()? {
         record.count(&row.get::<_, String>(0)?, row.get(1)?);
     }
-    Ok(record)
+    Ok(record.settled())
 }
 
 pub(super) fn no_outcome(run: RunId, task_index: u32) -> StoreError {

@@ -9,6 +9,7 @@ use crossbeam_channel::Sender;
 use delegate_protocol::{Outcome, RunId};
 
 use super::database::{Database, RunRow, is_busy};
+use super::desk::{Desk, Work};
 use super::files::Files;
 use super::inbox::{Batch, Inbox, Piece, Record, Stored};
 use super::memory::{Shared, Trouble};
@@ -73,31 +74,49 @@ impl Recorder {
 
     fn record(&mut self, batch: &mut Batch) {
         let (mut rows, mut arrived) = (Vec::new(), Vec::new());
+        let mut works = Vec::new();
         for record in batch.records.drain(..) {
             match record {
                 Record::Begin(row) => {
-                    self.live.insert(row.id, (*row).clone());
+                    self.live.insert(row.id, RunRow { begun: None, ..(*row).clone() });
                     rows.push(*row);
                 }
                 Record::Outcome { run, mut outcome, stored } => {
                     self.make_folder(&mut outcome);
                     arrived.push(Arrived { run, outcome, stored });
                 }
-                Record::End { run, status, duration_seconds, pieces_before } => {
+                Record::End { run, status, duration_seconds, ending, pieces_before } => {
                     self.after.push((pieces_before, After::CloseRun(run)));
                     if let Some(mut row) = self.live.remove(&run) {
                         status.clone_into(&mut row.status);
                         row.duration_seconds = Some(duration_seconds);
+                        row.ending = Some(ending);
                         rows.push(row);
                     }
                 }
                 Record::Flush { pieces_before, done } => {
                     self.after.push((pieces_before, After::Flush(done)));
                 }
+                Record::Work(work) => works.push(work),
             }
         }
         if !rows.is_empty() || !arrived.is_empty() {
             self.store(rows, arrived);
+        }
+        works.into_iter().for_each(|work| self.work(work));
+    }
+
+    fn work(&mut self, work: Work) {
+        self.check_place();
+        work(Desk { database: self.database.as_mut(), shared: &self.shared });
+    }
+
+    /// Gives up a database that is not where it was.
+    fn check_place(&mut self) {
+        if let Some(reason) = self.database.as_ref().and_then(Database::misplaced) {
+            self.shared.set_misplaced();
+            self.database = None;
+            self.refusal = reason;
         }
     }
 
@@ -112,11 +131,7 @@ impl Recorder {
     /// One transaction for all of it; where that fails, one for each, so that what cannot be stored
     /// takes nothing else with it.
     fn store(&mut self, rows: Vec<RunRow>, arrived: Vec<Arrived>) {
-        if let Some(reason) = self.database.as_ref().and_then(Database::misplaced) {
-            self.shared.set_misplaced();
-            self.database = None;
-            self.refusal = reason;
-        }
+        self.check_place();
         let refs: Vec<&RunRow> = rows.iter().collect();
         let outcomes: Vec<_> = arrived.iter().map(|one| (one.run, &*one.outcome)).collect();
         let alone = rows.len() + arrived.len() == 1;
@@ -149,7 +164,11 @@ impl Recorder {
             )
         };
         self.shared.warn(Trouble::Outcomes, text);
-        rows.into_iter().for_each(|row| self.shared.keep_run(row));
+        for row in rows {
+            let due = row.begun.as_ref().map(|begun| begun.deliveries.clone()).unwrap_or_default();
+            due.into_iter().for_each(|delivery| self.shared.keep_delivery(delivery));
+            self.shared.keep_run(row);
+        }
         for one in arrived {
             self.shared.keep(one.run, *one.outcome);
             (one.stored)(false);
@@ -193,14 +212,16 @@ fn joined(pieces: impl Iterator<Item = Piece>) -> impl Iterator<Item = Piece> {
 /// Should this thread ever die early, nobody waits for it for ever.
 impl Drop for Recorder {
     fn drop(&mut self) {
+        let text = || "outcomes from now on are kept in memory only: the recorder ended".to_owned();
         for record in self.inbox.abandon() {
-            if let Record::Outcome { run, outcome, stored } = record {
-                let text = || {
-                    "outcomes from now on are kept in memory only: the recorder ended".to_owned()
-                };
-                self.shared.warn(Trouble::Outcomes, text);
-                self.shared.keep(run, *outcome);
-                stored(false);
+            match record {
+                Record::Outcome { run, outcome, stored } => {
+                    self.shared.warn(Trouble::Outcomes, text);
+                    self.shared.keep(run, *outcome);
+                    stored(false);
+                }
+                Record::Work(work) => work(Desk { database: None, shared: &self.shared }),
+                Record::Begin(_) | Record::End { .. } | Record::Flush { .. } => {}
             }
         }
     }

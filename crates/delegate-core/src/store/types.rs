@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use delegate_protocol::RunId;
+use std::sync::Arc;
+
+use super::delivery::Delivery;
+use crate::plan::Plan;
 
 use super::database::RunRow;
 
@@ -33,6 +37,9 @@ impl Log {
     }
 }
 
+/// The status of a run whose parent died before its end.
+const UNKNOWN: &str = "unknown";
+
 /// One run, for lists.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRecord {
@@ -56,6 +63,12 @@ pub struct RunRecord {
     pub above: Option<(RunId, u32)>,
     /// Number and start time (clock ticks since boot) of the process that began it, where they are known.
     pub process: Option<(u32, u64)>,
+    /// Whoever started it does not wait for it.
+    pub background: bool,
+    /// How often it was resumed.
+    pub resumed: u32,
+    /// The run whose tasks it repeats.
+    pub rerun_of: Option<RunId>,
 }
 
 impl RunRecord {
@@ -70,11 +83,17 @@ impl RunRecord {
             status,
             duration_seconds,
             above,
+            background,
+            resumed,
+            rerun_of,
+            ending: _,
+            begun: _,
         } = row;
         let lost = status == "running" && owner.is_gone();
-        let status = if lost { "unknown".to_owned() } else { status };
+        let status = if lost { UNKNOWN.to_owned() } else { status };
         let counts = Vec::new();
         let process = owner.start.map(|start| (owner.pid, start));
+        let rerun_of = rerun_of.map(|(run, _)| run);
         Self {
             id,
             started_at,
@@ -86,7 +105,27 @@ impl RunRecord {
             isolation,
             above,
             process,
+            background,
+            resumed,
+            rerun_of,
         }
+    }
+
+    /// With all its counts: of a run whose parent died the tasks without an outcome are `unknown`. One that
+    /// has them all had only its end to write.
+    pub(super) fn settled(mut self) -> Self {
+        if self.status != UNKNOWN {
+            return self;
+        }
+        let known: u32 = self.counts.iter().map(|(_, count)| count).sum();
+        match self.tasks.saturating_sub(known) {
+            0 => {
+                let completed = self.counts.iter().all(|(word, _)| word == "completed");
+                (if completed { "completed" } else { "failed" }).clone_into(&mut self.status);
+            }
+            missing => self.count(UNKNOWN, missing),
+        }
+        self
     }
 
     pub(super) fn count(&mut self, status: &str, more: u32) {
@@ -137,6 +176,39 @@ pub struct NewRun {
     pub tasks: u32,
     /// The run and the task whose child has delegated it.
     pub above: Option<(RunId, u32)>,
+    /// Whoever started it does not wait for it.
+    pub background: bool,
+    /// The run whose tasks these are, and their positions there.
+    pub rerun_of: Option<(RunId, Vec<u32>)>,
+    /// What there is to store with its begin.
+    pub begun: Option<Arc<Begun>>,
+}
+
+impl NewRun {
+    /// One in the foreground, of which nothing is kept but its outcomes.
+    #[must_use]
+    pub fn new(id: RunId, title: &str, isolation: &str, tasks: u32) -> Self {
+        let (title, isolation) = (title.to_owned(), isolation.to_owned());
+        Self {
+            id,
+            title,
+            isolation,
+            tasks,
+            background: false,
+            rerun_of: None,
+            begun: None,
+            above: None,
+        }
+    }
+}
+
+/// What is stored once, with the begin of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Begun {
+    /// The tasks are kept, so that the run can be resumed; with what is known besides them, as JSON.
+    pub kept: Option<(Arc<Plan>, String)>,
+    /// Completions that will be due.
+    pub deliveries: Vec<Delivery>,
 }
 
 /// A line of events that found no room, given back.

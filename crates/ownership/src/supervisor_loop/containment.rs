@@ -130,6 +130,12 @@ impl Loop {
                 }
                 tag
             }
+            // A copy would stand outside: less than what was asked for.
+            (Some(_), _) | (None, Image::Fork(_))
+                if self.wants_namespace(scope, order.containment) =>
+            {
+                return Err(Failure { phase: Phase::Contain, errno: libc::EOPNOTSUPP });
+            }
             (Some(_), _) | (None, Image::Fork(_)) => {
                 format!("{}:{:020}", self.owner_identity, scope.0)
             }

@@ -3,8 +3,10 @@
 //! degraded state, of which [`crate::supervisor::Event::Inherit`] is the beginning.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use super::groups::FIRST_MARK;
 use super::{Loop, set_up};
@@ -13,7 +15,7 @@ use crate::identity::{self, Stat};
 use crate::launch;
 use crate::membership::Member;
 use crate::peer::Held;
-use crate::program::Stand;
+use crate::program::{FIRST_ROLE, KEEPER_ROLE, SUPERVISOR_ROLE, Stand, is_role};
 use crate::registry::{Root, ScopeId};
 use crate::supervisor::Event;
 use crate::sys::Pid;
@@ -203,4 +205,15 @@ impl Loop {
 pub(super) fn numbers_of_all() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Whether it is a guard, by its name and its role: to count it, not to spare it.
+pub(super) fn is_guard_of_another(member: &Member) -> bool {
+    let named = ["warden", "minder", "porter"].contains(&&*member.stat.name);
+    let line =
+        if named { fs::read(format!("/proc/{}/cmdline", member.pid)) } else { return false };
+    let line = line.unwrap_or_default();
+    let role = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    let role = OsStr::from_bytes(role);
+    [KEEPER_ROLE, SUPERVISOR_ROLE, FIRST_ROLE].iter().any(|known| is_role(role, known))
 }

@@ -25,6 +25,7 @@ impl fmt::Display for Type {
             }
             Self::OnStale => f.write_str("warn, interrupt or kill"),
             Self::AtStart => f.write_str("end, report or ignore"),
+            Self::Overflow => f.write_str("wait or refuse"),
             Self::Containment => f.write_str(ownership::containment::CHOICES),
             Self::Launcher => f.write_str("auto, exec, zygote or pool"),
             Self::Command => f.write_str("a list of texts, the program first, or null"),
@@ -32,6 +33,9 @@ impl fmt::Display for Type {
             Self::Word => f.write_str("a word, or null"),
             Self::Url => f.write_str("an http or https address, or null"),
             Self::Effort => write!(f, "{} or false, or null", EFFORTS.join(", ")),
+            Self::Path => f.write_str("a whole path, or null"),
+            Self::Strategies => f.write_str("a map from provider to strategy, or null"),
+            Self::Limits => f.write_str("a map from provider to limits, or null"),
             Self::Overrides => f.write_str("a map, or null"),
             Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
         }

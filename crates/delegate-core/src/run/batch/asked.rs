@@ -31,6 +31,14 @@ impl Loop {
             }
             Question::File(question) => self.file(index, question, reply),
             Question::Job(question) => self.job(index, question, reply),
+            Question::Key(question) => {
+                // One that has ended meanwhile is refused by the reply that is dropped.
+                let Some(active) = self.active.get(&index) else { return };
+                let parent = self.batch.plan.parent_of_children();
+                let lease =
+                    active.lease.get_or_init(|| self.batch.keys.enter(active.child, parent));
+                lease.ask(question, Box::new(move |answer| reply.give(Answer::Key(answer))));
+            }
         }
     }
 

@@ -14,20 +14,23 @@ use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
-use super::{Active, Incoming, Loop, Owed, send};
+use super::owed::{Owed, send};
+use super::{Active, Incoming, Loop};
 use crate::collect::{self, Said, Subject, budget};
 use crate::file_state::registry::Who;
 use crate::launch::{Launch, Launched, StartFailure};
+use crate::lease;
 use crate::monitor::{CancelReason, Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
+use crate::run::crash::{self, Place};
 use crate::run::finalise::{Finalise, Left, OwnTree};
 use crate::run::hooks::Stopped;
 use crate::run::journal::Journal;
 use crate::run::mentions::Mentions;
 use crate::run::{line, manifest};
 use crate::store::{Log, spill};
-use crate::tree::Place;
+use crate::tree;
 use crate::worktree::NoWorktree;
 
 impl Loop {
@@ -39,6 +42,11 @@ impl Loop {
         let wake = Arc::new(Notify::new());
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
+        let parent = self.batch.plan.parent_of_children();
+        let child = self.batch.plan.subagent_id(index as usize);
+        let admission = self.batch.keys.admission(child, parent);
+        let lease = lease::batch::slot();
+        let slot = Arc::downgrade(&lease);
         let launch = Launch {
             agent: task.agent().to_owned(),
             purpose: task.goal().chars().take(60).collect(),
@@ -50,7 +58,8 @@ impl Loop {
         self.active.insert(
             index,
             Active {
-                child: self.batch.plan.subagent_id(index as usize),
+                child,
+                lease,
                 begun: Arc::default(),
                 over: watch::Sender::new(false),
                 wake,
@@ -88,7 +97,12 @@ impl Loop {
         tokio::task::spawn_blocking(move || {
             let place = trees.map_or(Ok(()), |trees| trees.make(index));
             let launched = match place {
-                Ok(()) => launcher.launch(launch),
+                Ok(()) => {
+                    if let Some((keys, admission)) = admission {
+                        lease::batch::keep(keys.admit(admission), &slot);
+                    }
+                    launcher.launch(launch)
+                }
                 Err(why) => Err(no_worktree(why)),
             };
             owed.pay(Incoming::Launched(index, launched));
@@ -128,7 +142,7 @@ impl Loop {
                     over: active.over.subscribe(),
                     begun: Arc::clone(&active.begun),
                     outlet: self.batch.outlet.clone(),
-                    account: active.place.as_ref().map(Place::account),
+                    account: active.place.as_ref().map(tree::Place::account),
                     journal,
                     answer: spill::Answer::new(result_file, limit),
                     clock: self.clock.clone(),
@@ -158,8 +172,9 @@ impl Loop {
     }
 
     pub(super) fn begin(&mut self, index: u32) {
-        let spec = self.batch.plan.spec(index as usize);
+        let mut spec = self.batch.plan.spec(index as usize);
         let Some(active) = self.active.get_mut(&index) else { return };
+        self.batch.keys.put_into(&mut spec.routing, active.lease.get());
         let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
         let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
         self.batch.outlet.push(start.clone());
@@ -223,7 +238,7 @@ impl Loop {
         let outcome = collect::outcome(subject, &facts, *said);
         self.count(own, below);
         let account = self.active.get(&index).and_then(|active| active.place.as_ref());
-        if let Some(account) = account.map(Place::account) {
+        if let Some(account) = account.map(tree::Place::account) {
             account.settle(own.tokens, own.cost_usd);
         }
         self.statuses[index as usize] = outcome.status;
@@ -239,6 +254,7 @@ impl Loop {
         let owed = Owed::or_else(&self.sender, Incoming::Recorded(index, false));
         let (now, finalise) = (self.clock.now(), self.finalise(index, &facts));
         tokio::task::spawn_local(async move {
+            crash::reach(Place::Settle);
             for event in requested.iter().chain([&event]) {
                 if kept {
                     journal.event(event, now).await;
@@ -246,7 +262,11 @@ impl Loop {
                     journal.show(event, now);
                 }
             }
-            let stored = move |durable| owed.pay(Incoming::Recorded(index, durable));
+            let stored = move |durable| {
+                crash::reach(Place::Stored);
+                owed.pay(Incoming::Recorded(index, durable));
+            };
+            crash::reach(Place::Outcome);
             if let Some(outcome) = finalise.carry_out(outcome).await {
                 journal.store.put_outcome(run, outcome, stored);
             }

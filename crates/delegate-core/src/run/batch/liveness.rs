@@ -6,7 +6,8 @@ use std::time::Duration;
 use delegate_protocol::frame::Encoder;
 use delegate_protocol::{Event, Limit, ParentEnd, ParentMessage};
 
-use super::{Incoming, Loop, Owed};
+use super::owed::Owed;
+use super::{Incoming, Loop};
 use crate::monitor::{self, Expired, Liveness};
 use crate::run::child_io::{Command, RESERVED};
 use crate::run::diagnostic::Diagnostic;

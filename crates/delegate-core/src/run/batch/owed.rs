@@ -1,4 +1,4 @@
-//! [`Owed`]: a fact that the loop is sure to get, whatever becomes of the work that finds it out.
+//! Facts that the loop waits for and that must come, whatever happens to who finds them out.
 
 use tokio::sync::mpsc;
 

@@ -35,9 +35,10 @@ impl Loop {
                 self.step(monitor::Event::Extend(index, by));
             }
         }
-        if wanted.launches_held != self.launches_held {
-            self.launches_held = wanted.launches_held;
-            self.step(monitor::Event::Launches(!wanted.launches_held));
+        let held = wanted.launches_held || wanted.in_line;
+        if held != self.launches_held {
+            self.launches_held = held;
+            self.step(monitor::Event::Launches(!held));
             self.share_pause();
         }
         for index in self.batch.control.unsent() {

@@ -17,7 +17,7 @@ const STATE: &str = "DELEGATE_TEST_STORE_CRASH";
 fn writer_to_be_killed() {
     let Some(state) = std::env::var_os(STATE) else { return };
     let store = Store::open(Path::new(&state));
-    store.begin_run(new_run(run(1)));
+    store.begin_run(NewRun { tasks: 10_000_000, ..new_run(run(1)) });
     let output = Arc::new(Mutex::new(std::io::stdout()));
     for index in 0..10_000_000 {
         let output = output.clone();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rusqlite::Connection;
 
 use super::*;
-use crate::store::{Limits, database};
+use crate::store::{Limits, database, schema};
 
 #[test]
 fn what_is_put_is_read_back_whole() {
@@ -192,12 +192,12 @@ fn a_database_of_a_newer_schema_is_moved_aside() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("runs.sqlite");
     let newer = Connection::open(&path).unwrap();
-    newer.pragma_update(None, "user_version", database::SCHEMA_VERSION + 1).unwrap();
+    newer.pragma_update(None, "user_version", schema::VERSION + 1).unwrap();
     drop(newer);
     let bytes = fs::read(&path).unwrap();
     let read = Store::open_existing(dir.path()).runs(1).unwrap_err();
     assert!(read.to_string().contains("use a newer one"), "{read}");
-    assert_parked(dir.path(), &bytes, "has schema 2");
+    assert_parked(dir.path(), &bytes, "has schema 3");
 }
 
 /// Everything works, nothing is on disk, and one warning says so.

@@ -1,5 +1,6 @@
 //! The store over real SQLite and real files.
 
+mod background;
 mod crash;
 mod durability;
 mod logs;
@@ -77,7 +78,7 @@ fn run(id: u128) -> RunId {
 }
 
 fn new_run(id: RunId) -> NewRun {
-    NewRun { id, title: "a title".into(), isolation: "process".into(), tasks: 3, above: None }
+    NewRun::new(id, "a title", "process", 3)
 }
 
 /// Stores an outcome and waits for its acknowledgement.
