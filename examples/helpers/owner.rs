@@ -2,7 +2,7 @@
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
-//! `heartbeat_ms`, `worker_command`, `background` (a text, the conversation: nobody follows the events). Its agents
+//! `heartbeat_ms`, `worker_command`, `depth`, `background` (a text, the conversation: nobody follows the events). Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -56,6 +56,8 @@ struct Job {
     #[serde(default)]
     worker_command: Option<Vec<String>>,
     #[serde(default)]
+    depth: Option<u32>,
+    #[serde(default)]
     background: Option<String>,
 }
 
@@ -80,6 +82,7 @@ impl Job {
         let mut settings = Settings {
             max_concurrent_children: self.places,
             worker_command: self.worker_command.clone(),
+            max_spawn_depth: self.depth.unwrap_or(1),
             child_inactivity: self.inactivity_seconds.map(Duration::from_secs),
             ..Settings::default()
         };

@@ -46,6 +46,7 @@ mod stock;
 #[cfg(target_os = "linux")]
 mod tasks;
 mod terminal;
+mod trees;
 mod trust;
 #[cfg(target_os = "linux")]
 mod worktrees;

@@ -47,6 +47,7 @@ mod seen;
 mod spec;
 mod status;
 mod submit;
+mod trees;
 mod wire;
 mod wire_flood;
 mod wire_start;
@@ -61,6 +62,7 @@ delegate_runtime::test_support!(
     || Descriptors,
     || Noisy,
     || { Swallow },
+    || trees::Knots,
     || files::Filer,
     || jobs::Jobber,
     || routing_parity::Probe,

@@ -15,6 +15,7 @@
 //! | `limits` | deadlines |
 //! | `stops` | interrupts, pauses, handles that are dropped |
 //! | `verdicts` | every kind of failure has its own words |
+//! | `trees` | children that delegate, when the root or one of them is killed |
 //! | `starts` | starts that fail, isolation that cannot be had, secrets |
 //!
 //! What is killed belongs to an owner program of its own (`program`), so that the supervisor of this
@@ -45,6 +46,7 @@ mod starts;
 mod startup;
 mod stops;
 mod supervisor_kill;
+mod trees;
 mod verdicts;
 
 delegate_runtime::test_support!(|| step::Stepper);

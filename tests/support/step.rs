@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use delegate_protocol::Order;
 use delegate_runtime::{Agent, Failure, Session, Value};
 use ownership::spawn::Spawn;
 use ownership::{Owned, Owner, Scope};
@@ -40,6 +41,8 @@ pub(crate) enum Step {
     /// Asks for everything that an agent can ask its owner for, leaves a [`TREE`] running, says
     /// `asked`, and waits for the interrupt.
     Asks,
+    /// Delegates these (agent, parameters), and answers with how each ended.
+    Delegate(Vec<(String, Value)>),
     /// Has its parent start a [`TREE`] as a job, hands it over or not, says `job` and waits.
     Job { hand_off: bool },
     /// Writes so many bytes of noise on standard output, then answers.
@@ -128,6 +131,12 @@ impl Agent for Stepper {
                     session.checkpoint()?;
                     std::thread::sleep(Duration::from_millis(1));
                 }
+            }
+            Step::Delegate(below) => {
+                let order = |(agent, params)| Order::new(agent, "a goal of a grandchild", params);
+                let outcomes = session.delegate(below.into_iter().map(order))?;
+                let words = outcomes.iter().map(|outcome| outcome.status.word());
+                Ok(words.collect::<Vec<_>>().join(" "))
             }
             Step::Job { hand_off } => {
                 let jobs = session.jobs();

@@ -122,7 +122,13 @@ impl AskError {
     pub(crate) fn of(answer: Answer) -> Self {
         match answer {
             Answer::Refused { reason } => Self::Refused(reason),
-            Answer::TimeLeft { .. } | Answer::File(_) | Answer::Job(_) | Answer::Key(_) => {
+            Answer::TimeLeft { .. }
+            | Answer::File(_)
+            | Answer::Job(_)
+            | Answer::Key(_)
+            | Answer::Delegated(_)
+            | Answer::Told(_)
+            | Answer::Stopping => {
                 Self::Refused("the parent has answered another question".to_owned())
             }
         }

@@ -50,6 +50,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`agent`], [`session`] | what a user writes, and what it works with |
+//! | [`delegation`], [`outcome`] | a child that delegates itself, and what it gets |
 //! | [`registry`], [`agents`] | agents by name, and those that ship |
 //! | [`link`] | the line: a socket in a worker, a channel in a thread; the same bytes on both |
 //! | [`mod@serve`], [`worker`] | one task over one line; the worker role of a program |
@@ -65,6 +66,7 @@ pub mod answer;
 mod asks;
 mod beat;
 mod cancel;
+pub mod delegation;
 pub mod dump;
 pub mod files;
 mod finish;
@@ -79,6 +81,7 @@ pub mod link;
 pub mod look;
 mod mail;
 mod outbox;
+pub mod outcome;
 mod owner_source;
 mod queue;
 pub mod registry;
@@ -91,10 +94,12 @@ pub mod worker;
 
 pub use agent::{Agent, AskError, Failure, Interrupted};
 pub use answer::LongText;
+pub use delegation::{Delegation, IntoOrder};
 pub use files::{FileError, FileLock, Files};
 pub use jobs::{Jobs, NewJob};
 pub use kept::Kept;
 pub use link::{Incoming, Link, LinkError, Outgoing};
+pub use outcome::Outcome;
 pub use owner_source::OwnerSource;
 pub use registry::Registry;
 pub use serve::{Ending, Host, serve, serve_beside};

@@ -439,6 +439,11 @@ impl Session {
         }
     }
 
+    /// What it shares with the writer of its line.
+    pub(crate) const fn desk(&self) -> &Arc<Desk> {
+        &self.desk
+    }
+
     /// Files that other agents of this tree work on, too: who changed what, and whose turn it is.
     #[must_use]
     pub fn files(&self) -> Files {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use delegate_protocol::event::seconds;
 use delegate_protocol::outcome::{
     COST_ESTIMATED, COST_UNKNOWN, ERROR_BYTES, InputSummary, MAX_SCHEMA_ERRORS, MAX_TOOL_TRACE,
-    NAME_BYTES, SCHEMA_ERROR_BYTES, STDERR_TAIL, SchemaWord,
+    NAME_BYTES, SCHEMA_ERROR_BYTES, STDERR_TAIL, SchemaWord, Subtree,
 };
 use delegate_protocol::{
     Cause, ExitReason, Finish, Isolation, Outcome, Status, ToolCall, tool_text,
@@ -27,6 +27,7 @@ mod verdict;
 
 pub use complete::complete;
 
+use cost::{Bill, Node, Spending, roll_up};
 use spent::Spent;
 use verdict::{judge, violation};
 
@@ -95,11 +96,26 @@ pub struct Subject {
     pub diagnostic: Option<PathBuf>,
     /// Words to it that were accepted and that it did not take.
     pub missed: Vec<String>,
+    /// What it delegated, and what that spent.
+    pub subtree: Option<Subtree>,
+    /// Which limit of what may be spent it was stopped for.
+    pub over_budget: Option<String>,
     /// What can be followed of it while it works.
     pub live_transcript: Option<PathBuf>,
 }
 
-/// Folds everything into the entry.
+/// What the child has spent itself: its last word, else what was seen of it.
+#[must_use]
+pub fn own_spending(said: &Said) -> Spending {
+    let Said { finish, spent, .. } = said;
+    Spending {
+        api_calls: finish.as_ref().map_or_else(|| spent.api_calls(), |finish| finish.api_calls),
+        tokens: finish.as_ref().map_or(spent.tokens, |finish| finish.tokens),
+        cost_usd: finish.as_ref().map_or(spent.cost_usd, |finish| finish.cost_usd),
+    }
+}
+
+/// Folds everything into the entry. What those below the child spent is added to its money, layer by layer.
 #[must_use]
 pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     if let Some(finish) = &mut said.finish {
@@ -112,6 +128,7 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let began = facts.started_at.or(facts.launched_at);
     let duration = began.map_or(Duration::ZERO, |at| facts.ended_at.saturating_sub(at));
     let notes = notes(&subject, facts, &said);
+    let own = own_spending(&said);
     // A child that has not told its trace itself has told each call.
     let tool_trace = match &mut said.finish {
         Some(finish) => std::mem::take(&mut finish.tool_trace),
@@ -121,7 +138,8 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
     let mut finish = said.finish;
     let word = finish.as_mut().and_then(|finish| finish.schema.take());
     let spent = said.spent;
-    let api_calls = finish.as_ref().map_or_else(|| spent.api_calls(), |finish| finish.api_calls);
+    let api_calls = own.api_calls;
+    let (cost_usd, cost_status) = bill(own, finish.as_ref(), subject.subtree.as_ref());
     let timed_out_at = facts.timed_out_at.filter(|_| timed_out);
     let (result_path, result_sha256) = said.answer.file.unzip();
     Outcome {
@@ -134,9 +152,10 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         api_calls,
         duration_seconds: seconds(duration),
         model: finish.as_ref().and_then(|finish| finish.model.clone()),
-        tokens: finish.as_ref().map_or(spent.tokens, |finish| finish.tokens),
-        cost_usd: finish.as_ref().map_or(spent.cost_usd, |finish| finish.cost_usd),
-        cost_status: cost_status(finish.as_ref(), &spent),
+        tokens: own.tokens,
+        cost_usd,
+        cost_status,
+        subtree: subject.subtree,
         failure_reason: finish.as_ref().and_then(|finish| finish.failure_reason.clone()),
         timeout_seconds: facts
             .expired
@@ -212,11 +231,19 @@ fn bounded(mut trace: Vec<ToolCall>) -> Vec<ToolCall> {
     trace
 }
 
-/// What kind of number the cost is: in the agent's word, else told by whether there is a number.
-fn cost_status(finish: Option<&Finish>, spent: &Spent) -> String {
+/// The bill of a child with those below it, and what kind of number it is: in the agent's word, else told by
+/// whether there is a number.
+fn bill(own: Spending, finish: Option<&Finish>, below: Option<&Subtree>) -> (Option<f64>, String) {
     let told = finish.and_then(|finish| finish.cost_status.clone());
-    let cost = finish.map_or(spent.cost_usd, |finish| finish.cost_usd);
-    told.unwrap_or_else(|| if cost.is_some() { COST_ESTIMATED } else { COST_UNKNOWN }.to_owned())
+    let known = if own.cost_usd.is_some() { COST_ESTIMATED } else { COST_UNKNOWN };
+    let Some(below) = below else {
+        return (own.cost_usd, told.unwrap_or_else(|| known.to_owned()));
+    };
+    let status = told.or_else(|| own.cost_usd.map(|_| known.to_owned()));
+    let before = Bill { cost_usd: own.cost_usd.unwrap_or_default(), source: None, status };
+    let after = roll_up(before, &[Node { own: Spending::below(below), children: Vec::new() }]);
+    let billed = own.cost_usd.is_some() || after.source.is_some();
+    (billed.then_some(after.cost_usd), after.status.unwrap_or_else(|| known.to_owned()))
 }
 
 /// Keeps `most` bytes at most, cut between characters.
@@ -255,7 +282,7 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
 }
 
 fn notes(subject: &Subject, facts: &Facts, said: &Said) -> Vec<String> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = subject.over_budget.iter().cloned().collect();
     if !subject.missed.is_empty() {
         let count = subject.missed.len();
         notes.push(format!("{count} word(s) to it were not taken before its end (missed_steer)"));

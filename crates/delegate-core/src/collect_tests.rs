@@ -22,6 +22,8 @@ fn subject() -> Subject {
         start_failure: None,
         diagnostic: None,
         missed: Vec::new(),
+        subtree: None,
+        over_budget: None,
         live_transcript: None,
     }
 }

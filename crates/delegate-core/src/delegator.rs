@@ -5,6 +5,7 @@ mod ahead;
 mod background;
 mod batch;
 mod helpers;
+mod nest;
 mod plans;
 mod thread;
 mod trees;
@@ -12,7 +13,6 @@ mod trees;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, OnceLock};
-use std::time::SystemTime;
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
@@ -32,21 +32,22 @@ use crate::file_state::{self, FileState, Files};
 use crate::helper::Hub;
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
-use crate::launch::{self, Launcher, Records, program};
-use crate::lease::batch::BatchKeys;
+use crate::launch::{Records, program};
 use crate::lease::desk::{Clock, Keys, Setup};
 use crate::lease::moment::Moment;
 use crate::lease::pool::PoolSpec;
 use crate::plan::{ChildBuilder, Isolation, Plan, Providers, StartError, Task};
 use crate::report::Report;
 use crate::run::batch::Batch as BatchLoop;
-use crate::run::common::Common;
 use crate::run::control::ControlState;
 use crate::run::delivery::Delivery;
 use crate::run::dispatch::Board;
-use crate::run::live::{Live, LiveRun};
+use crate::run::live::Live;
+use crate::run::nest::{Assembled, Kin, Nested};
+use crate::run::outlet::Outlet;
 use crate::run::{ManualClock, Run, block_on};
 use crate::store::Store;
+use crate::tree::Caps;
 
 /// Starts batches of tasks. Cheap to clone; all clones share one loop and one store.
 ///
@@ -414,17 +415,9 @@ impl Delegator {
         if std::process::id() == owner { Ok(()) } else { Err(StartError::ForeignProcess { owner }) }
     }
 
-    fn start(
-        &self,
-        mut plan: Plan,
-        beginning: Beginning,
-    ) -> Result<(Run, Option<usize>), StartError> {
+    fn start(&self, plan: Plan, beginning: Beginning) -> Result<(Run, Option<usize>), StartError> {
         self.check_process()?;
-        check_containment(plan.settings.containment)?;
         let inner = &self.inner;
-        if inner.live.is_paused() {
-            return Err(StartError::Paused);
-        }
         let Beginning {
             title,
             listener,
@@ -439,78 +432,42 @@ impl Delegator {
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
         }
-        let places = plan.settings.max_concurrent_children as usize;
-        launch::make_room(plan.isolation, plan.tasks.len().min(places));
-        let launcher = match plan.isolation {
-            delegate_protocol::Isolation::Thread => {
-                let owner = program::owner().map(|owner| {
-                    // What a task in a thread starts is held as it is asked for here too.
-                    let owner = inner.records.kept_by(owner);
-                    owner.with_containment(plan.settings.containment)
-                });
-                Launcher::Thread(inner.registry.clone(), owner)
-            }
-            delegate_protocol::Isolation::Process => {
-                let worker = inner.worker.clone().ok_or(StartError::NotItsOwnWorker)?;
-                inner.ahead.launcher(worker, &inner.settings, &plan)
-            }
-        };
-        let keys = BatchKeys::of(&inner.keys, &plan);
-        let run = resumes.unwrap_or_else(RunId::random);
-        let trees = self.trees(run, &mut plan)?;
-        let caller = plan
-            .caller()
-            .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
-        let plan = Arc::new(plan);
         let set = inner.live.set_number(session.as_deref(), plan.delegation_id());
-        let (delivery, control) =
-            (Arc::new(Delivery::default()), Arc::new(ControlState::default()));
+        let branch = branch.unwrap_or_default();
+        let tree = branch.tree(Caps::of(&plan.settings));
+        let delivery = Arc::new(Delivery::default());
+        let nested = Nested {
+            nest: Arc::<Inner>::clone(inner),
+            kin: Kin { tree, subtree: None, above: None },
+            outlet: Outlet::root(Arc::clone(&delivery)),
+            listener,
+            session,
+        };
+        let control = Arc::<ControlState>::default();
+        let run = resumes.unwrap_or_else(RunId::random);
         let (place, position) = match &captured {
             Some(_) => self.place(&plan.settings, run, &control)?,
             None => (None, None),
         };
+        let made = inner.assemble_as(plan, nested, title, (run, control))?;
+        let Assembled { mut batch, control, report, reported } = made;
         if resumes.is_some() {
             self.take_over(run)?;
         }
-        if let Some(branch) = branch {
-            branch.attach(&control);
-        }
-        let listed = inner.live.add(LiveRun {
-            id: run,
-            title: title.clone(),
-            session,
-            started: SystemTime::now(),
-            plan: Arc::clone(&plan),
-            control: Arc::clone(&control),
-        });
-        let (sender, report) = oneshot::channel();
-        let batch = BatchLoop {
-            _listed: listed,
-            run,
-            title,
-            plan: Arc::clone(&plan),
-            launcher,
-            records: inner.records.clone(),
-            store: inner.store.clone(),
-            delivery: Arc::clone(&delivery),
-            control: Arc::clone(&control),
-            listener,
-            clock: inner.clock.clone(),
-            dispatch: captured.map(|captured| captured.dispatch(inner, run, &plan)),
-            kept,
-            background,
-            rerun_of,
-            _place: place,
-            common: Common { files: inner.files.clone(), jobs: inner.jobs.clone(), caller, trees },
-            keys,
-        };
-        inner.batches.send((batch, sender)).map_err(|_| StartError::System {
+        branch.attach(&control);
+        let plan = Arc::clone(&batch.plan);
+        batch.dispatch = captured.map(|captured| captured.dispatch(inner, run, &plan));
+        batch.kept = kept;
+        batch.background = background;
+        batch.rerun_of = rerun_of;
+        batch._place = place;
+        inner.batches.send((batch, report)).map_err(|_| StartError::System {
             what: "the delegator's thread is gone",
             source: std::io::ErrorKind::BrokenPipe.into(),
         })?;
         plan.keep_built();
         let store = inner.store.clone();
-        Ok((Run::new(run, set, plan, delivery, control, store, report), position))
+        Ok((Run::new(run, set, plan, delivery, control, store, reported), position))
     }
 }
 

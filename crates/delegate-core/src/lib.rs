@@ -1,7 +1,7 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < lease < store < launch < monitor < collect < report < run < control < background < delegator`.
+//! `config < plan < tree < lease < store < launch < monitor < collect < report < run < control < background < delegator`.
 
 pub mod background;
 pub mod collect;
@@ -18,4 +18,5 @@ pub mod plan;
 pub mod report;
 pub mod run;
 pub mod store;
+pub mod tree;
 pub mod worktree;

@@ -2,43 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Deref;
 use std::time::Duration;
 
-use delegate_child::Agent;
+pub use delegate_child::Outcome;
 use delegate_protocol::event::seconds;
-use delegate_protocol::outcome::{AnswerError, ExitReason};
+use delegate_protocol::outcome::ExitReason;
 use delegate_protocol::{RunId, Status};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use crate::collect::cost::Spending;
 use crate::store::{RunRecord, Store, StoreError, bare};
-
-/// The outcome of one task. Derefs to its entry ([`delegate_protocol::Outcome`]).
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome(pub(crate) delegate_protocol::Outcome);
-
-impl Outcome {
-    /// The typed answer of an agent.
-    ///
-    /// # Errors
-    /// When the task did not complete, or the answer is of another type.
-    pub fn answer<A: Agent>(&self) -> Result<A::Answer, AnswerError> {
-        self.0.parse_answer()
-    }
-
-    /// The entry.
-    #[must_use]
-    pub fn into_entry(self) -> delegate_protocol::Outcome {
-        self.0
-    }
-}
-
-impl Deref for Outcome {
-    type Target = delegate_protocol::Outcome;
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
 
 /// Something that could not be ended: a process that waits in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -84,6 +57,10 @@ pub struct Ending {
     pub warnings: Vec<String>,
     /// From start to end.
     pub total_duration: Duration,
+    /// What its children spent, and those below them.
+    pub spent: Spending,
+    /// Children on all levels that have an outcome.
+    pub descendants: u64,
     /// How its processes were started and why, and where it came otherwise; empty without processes.
     pub launching: Vec<String>,
 }
@@ -144,6 +121,9 @@ impl Report {
                     run.duration_seconds.unwrap_or_default(),
                 )
                 .unwrap_or_default(),
+                // Told while it runs; the entries have it too.
+                spent: Spending::default(),
+                descendants: 0,
             },
         ))
     }
@@ -159,7 +139,9 @@ impl Report {
     pub fn results(&self) -> impl Iterator<Item = Outcome> + '_ {
         (0..).zip(&self.ending.statuses).map(|(index, status)| {
             let read = self.store.entry(self.ending.run_id, index);
-            Outcome(read.unwrap_or_else(|error| unreadable(index, *status, &error.to_string())))
+            Outcome::from(
+                read.unwrap_or_else(|error| unreadable(index, *status, &error.to_string())),
+            )
         })
     }
 
@@ -231,6 +213,12 @@ impl Report {
         &self.ending.warnings
     }
 
+    /// What its children have spent, on all levels, and how many they were.
+    #[must_use]
+    pub const fn spent(&self) -> (Spending, u64) {
+        (self.ending.spent, self.ending.descendants)
+    }
+
     /// How its processes were started and why, and for which agents it came otherwise; empty where no
     /// process was.
     #[must_use]
@@ -270,6 +258,8 @@ impl Serialize for Json<'_> {
             durable,
             warnings,
             total_duration,
+            spent: _,
+            descendants: _,
             launching,
         } = &self.0.ending;
         let status = if self.0.all_completed() { "completed" } else { "failed" };
@@ -297,7 +287,7 @@ impl Serialize for Results<'_> {
 /// The entry of a task of any run.
 pub(crate) fn entry_or_unreadable(store: &Store, run: RunId, task_index: u32) -> Outcome {
     let read = store.entry(run, task_index);
-    Outcome(
+    Outcome::from(
         read.unwrap_or_else(|error| unreadable(task_index, Status::Unknown, &error.to_string())),
     )
 }
@@ -347,6 +337,8 @@ mod tests {
             warnings: vec!["careful".into()],
             launching: Vec::new(),
             total_duration: Duration::from_millis(64_204),
+            spent: Spending::default(),
+            descendants: 0,
         };
         (dir, Report::new(store, ending))
     }

@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::delegation::{Delegated, Told, Work};
 use crate::file::{FileAnswer, FileQuestion};
+use crate::id::RunId;
 use crate::job::{JobAnswer, JobQuestion};
 use crate::lease::{KeyAnswer, KeyQuestion};
 
@@ -21,6 +23,27 @@ pub const REASON_BYTES: usize = 4 * 1024;
 pub enum Question {
     /// How long it may run yet. Answered by [`Answer::TimeLeft`].
     TimeLeft,
+    /// That something be done by children of its own. Answered by [`Answer::Delegated`].
+    Delegate {
+        /// What.
+        work: Work,
+        /// Whether it wants to see what they do.
+        events: bool,
+    },
+    /// What came of a delegation since it asked last. Answered by [`Answer::Told`], when there is something; until
+    /// then it waits for its children, and its slot is lent to others.
+    Follow {
+        /// Which one.
+        run: RunId,
+    },
+    /// That a delegation be stopped: its children are asked to unwind, and it is told to the end. Answered by
+    /// [`Answer::Stopping`].
+    StopDelegation {
+        /// Which one.
+        run: RunId,
+        /// It does not want to know how it ends.
+        forget: bool,
+    },
     /// About a background program. Answered by [`Answer::Job`].
     Job(JobQuestion),
     /// About a file that others work on, too. Answered by [`Answer::File`].
@@ -43,6 +66,12 @@ pub enum Answer {
         /// Milliseconds.
         ms: Option<u64>,
     },
+    /// It was started.
+    Delegated(Delegated),
+    /// What came of it.
+    Told(Told),
+    /// Its children are being stopped, or there are none any more.
+    Stopping,
     /// How a background program stands.
     Job(JobAnswer),
     /// What the registry of files says.
@@ -57,6 +86,9 @@ impl Question {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::TimeLeft => "TimeLeft",
+            Self::Delegate { .. } => "Delegate",
+            Self::Follow { .. } => "Follow",
+            Self::StopDelegation { .. } => "StopDelegation",
             Self::Job(_) => "Job",
             Self::File(_) => "File",
             Self::Key(KeyQuestion::Rotate { .. }) => "Rotate",

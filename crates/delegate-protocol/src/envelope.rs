@@ -4,10 +4,11 @@
 use serde::ser::{Error, Serialize, Serializer};
 
 use crate::event::Event;
+use crate::id::RunId;
 use crate::spec::TaskSpec;
 
 /// Who a child is.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Identity {
     /// Position in the batch, 0-based.
     pub task_index: u32,
@@ -33,6 +34,10 @@ pub struct Identity {
     /// The delegation that it belongs to, if that has an id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delegation_id: Option<String>,
+    /// The run that holds its outcome, where that is another than the one that is watched: for children of a
+    /// child.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
 }
 
 impl Identity {
@@ -50,7 +55,14 @@ impl Identity {
             toolsets: spec.enabled_toolsets.clone(),
             child_session_id: spec.session_id.clone(),
             delegation_id: spec.delegation_id.clone(),
+            run_id: None,
         }
+    }
+
+    /// About how many bytes of memory it takes.
+    pub(crate) fn weight(&self) -> usize {
+        let sets = self.toolsets.iter().flatten().map(String::len).sum::<usize>();
+        size_of::<Self>() + self.goal.len() + sets
     }
 }
 

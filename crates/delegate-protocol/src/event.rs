@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::envelope::Identity;
 use crate::id::SubagentId;
 use crate::outcome::{Approval, ExitReason, Status, Tokens, ToolEnd, ToolOutput};
 use crate::value::Value;
@@ -150,6 +151,9 @@ pub enum Event {
         child: SubagentId,
         /// Its goal.
         goal: String,
+        /// Who it is, for a child of a child: those that were started with the run are known by its plan.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<Box<Identity>>,
     },
     /// The child began its task.
     #[serde(rename = "subagent.start")]
@@ -321,7 +325,10 @@ impl Event {
     pub fn weight(&self) -> usize {
         let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let inside = match self {
-            Self::SpawnRequested { goal, .. } | Self::Start { goal, .. } => goal.len(),
+            Self::SpawnRequested { goal, identity, .. } => {
+                goal.len() + identity.as_ref().map_or(0, |identity| identity.weight())
+            }
+            Self::Start { goal, .. } => goal.len(),
             Self::Thinking { text, .. } | Self::Text { text, .. } => text.len(),
             Self::Warning { text, .. } => text.len(),
             Self::Tool { name, preview, args, .. } => name.len() + length(preview) + args.weight(),
@@ -374,7 +381,7 @@ mod tests {
     fn the_name_is_the_tag_on_the_wire() {
         let child = SubagentId::new(0, 1);
         let events = [
-            Event::SpawnRequested { child, goal: String::new() },
+            Event::SpawnRequested { child, goal: String::new(), identity: None },
             Event::Start { child, goal: String::new(), pid: None },
             ChildEvent::Thinking { text: String::new() }.of(child).unwrap(),
             ChildEvent::Tool {

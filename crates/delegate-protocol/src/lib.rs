@@ -18,6 +18,7 @@
 //! | [`tool_text`] | what a tool gave, and whether that tells of a failure |
 //! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
+//! | [`delegation`] | what a child delegates, and what it is told of it |
 //! | [`file`] | what agents of one tree tell of files |
 //! | [`job`] | background programs of a child |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
@@ -27,6 +28,7 @@
 
 pub mod ask;
 pub mod codec;
+pub mod delegation;
 pub mod envelope;
 pub mod event;
 pub mod file;
@@ -45,6 +47,7 @@ pub mod value;
 pub mod version;
 
 pub use ask::{Answer, Question};
+pub use delegation::Order;
 pub use event::{ChildEvent, Class, Event, Limit, Note};
 pub use frame::{FRAME_CAP, FrameError};
 pub use id::{RunId, SubagentId};

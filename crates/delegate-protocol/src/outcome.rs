@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::RunId;
 use crate::job::Job;
 
 /// Tool calls that an entry keeps; older ones are dropped first.
@@ -38,6 +39,9 @@ pub const MAX_PATHS: usize = 4096;
 
 /// Bytes of one path.
 pub const PATH_BYTES: usize = 4096;
+
+/// Delegations of a child that its entry names.
+pub const MAX_DELEGATIONS: usize = 256;
 
 /// Errors of an answer against its schema that an entry keeps.
 pub const MAX_SCHEMA_ERRORS: usize = 20;
@@ -245,6 +249,22 @@ pub struct ToolOutput {
     pub is_error: bool,
 }
 
+/// What a child has delegated, on every level below it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Subtree {
+    /// The runs of its own delegations, oldest first; at most [`MAX_DELEGATIONS`].
+    pub runs: Vec<RunId>,
+    /// Children on all levels that have an outcome.
+    pub children: u64,
+    /// Model calls of all of them.
+    pub api_calls: u64,
+    /// Tokens of all of them.
+    pub tokens: Tokens,
+    /// Money of all of them, in US dollars, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_usd: Option<f64>,
+}
+
 /// The git worktree that a child had for itself, and what became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Worktree {
@@ -307,7 +327,7 @@ pub struct Outcome {
     pub tokens: Tokens,
     /// Calls of tools.
     pub tool_trace: Vec<ToolCall>,
-    /// Money, in US dollars.
+    /// Money, in US dollars; with what its own children spent ([`Outcome::subtree`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_usd: Option<f64>,
     /// What kind of number that is, in the agent's word, such as `exact`; [`COST_ESTIMATED`] where it
@@ -344,6 +364,9 @@ pub struct Outcome {
     /// a summary that is text, else behind the error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed_steer: Option<String>,
+    /// What it delegated itself, and what that spent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subtree: Option<Subtree>,
     /// What it asked to be allowed, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<Approval>,

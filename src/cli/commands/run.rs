@@ -238,7 +238,7 @@ fn print_end(
     watch.print(move |to| {
         let Printed { report, model, .. } = &printed;
         let (index, label) = (model.index_columns(), model.label_columns());
-        let table = Table { style, index, label };
+        let table = Table { style, index, label, depth: 0 };
         if !output.quiet {
             for outcome in report.results() {
                 table.row(to, model.label(outcome.task_index), &outcome)?;

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
         let title = human::run_line(&run, &store.short_id(run.id), now, context.out);
         write_out(|to| {
             writeln!(to, "{title}")?;
-            table(to, &run, outcomes, context.out)
+            table(to, &store, &run, outcomes, context.out)
         })?;
     }
     unreadable.map_or(Ok(Exit::Done), |error| Err(Fault::Store(error)))
@@ -59,21 +59,47 @@ fn outcomes(
 
 fn table(
     to: &mut dyn Write,
+    store: &Reader,
     run: &RunRecord,
     outcomes: impl Iterator<Item = Outcome>,
     style: Style,
 ) -> io::Result<()> {
     let index = run.tasks.saturating_sub(1).to_string().len();
-    let table = Table { style, index, label: 0 };
+    let table = Table { style, index, label: 0, depth: 0 };
     let mut shown = 0;
     for outcome in outcomes {
         table.row(to, "", &outcome)?;
+        delegated(to, store, table, &outcome)?;
         shown += 1;
     }
     match run.tasks.saturating_sub(shown) {
         0 => Ok(()),
         missing => writeln!(to, "  {missing} without an outcome"),
     }
+}
+
+/// Levels that are shown; a tree is rarely deeper than three.
+const LEVELS: usize = 16;
+
+/// What a child has delegated, below it. What cannot be read is left out: its own run tells why.
+fn delegated(
+    to: &mut dyn Write,
+    store: &Reader,
+    above: Table,
+    outcome: &Outcome,
+) -> io::Result<()> {
+    let Some(subtree) = outcome.subtree.as_ref().filter(|_| above.depth < LEVELS) else {
+        return Ok(());
+    };
+    let table = Table { depth: above.depth + 1, ..above };
+    for run in &subtree.runs {
+        let Ok(run) = store.find_run(&run.to_string()) else { continue };
+        for outcome in outcomes(store, &run, &mut None) {
+            table.row(to, "", &outcome)?;
+            delegated(to, store, table, &outcome)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -100,7 +126,8 @@ mod tests {
         let run = store.find_run("latest").unwrap();
         let mut unreadable = None;
         let mut text = Vec::new();
-        table(&mut text, &run, outcomes(&store, &run, &mut unreadable), Style::PLAIN).unwrap();
+        table(&mut text, &store, &run, outcomes(&store, &run, &mut unreadable), Style::PLAIN)
+            .unwrap();
         assert!(unreadable.is_none());
         assert_eq!(
             String::from_utf8(text).unwrap(),

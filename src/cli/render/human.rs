@@ -23,8 +23,7 @@ const SHOWN_BYTES: usize = 4 * 1024;
 
 /// One line for a change, where the terminal cannot be redrawn; `None` for what is no change.
 pub(crate) fn plain_line(event: &Event, model: &Model, style: Style) -> Option<String> {
-    let task = event.child().task_index();
-    let name = format!("{task} {}", model.label(task));
+    let name = model.who(event.child());
     let line = match event {
         Event::Start { pid: Some(pid), .. } => {
             format!("{} {name} running, process {pid}", style.running())
@@ -73,6 +72,8 @@ pub(crate) struct Table {
     pub(crate) index: usize,
     /// Columns of the name; 0 where names are not known.
     pub(crate) label: usize,
+    /// 0 for a task of the run, more for what it has delegated.
+    pub(crate) depth: usize,
 }
 
 impl Table {
@@ -81,10 +82,11 @@ impl Table {
     /// # Errors
     /// Those of the writer.
     pub(crate) fn row(self, to: &mut dyn Write, name: &str, outcome: &Outcome) -> io::Result<()> {
-        let Self { style, index, label } = self;
+        let Self { style, index, label, depth } = self;
         let name = if label > 0 { format!("{}  ", pad(name, label)) } else { String::new() };
         let time = took(from_seconds(outcome.duration_seconds));
-        let head = format!("  {task:>index$} {name}", task = outcome.task_index);
+        let indent = "  ".repeat(depth);
+        let head = format!("  {indent}{task:>index$} {name}", task = outcome.task_index);
         let state = pad(outcome.status.word(), STATE_COLUMNS);
         let used = columns(&head) + columns(&state);
         let room = style.width.unwrap_or(PIPE_COLUMNS).saturating_sub(used);
@@ -254,7 +256,8 @@ pub(crate) mod tests {
     use std::path::PathBuf;
 
     pub(crate) fn requested(task: u32, goal: &str) -> Event {
-        Event::SpawnRequested { child: SubagentId::new(task, 1), goal: goal.into() }
+        let child = SubagentId::new(task, 1);
+        Event::SpawnRequested { child, goal: goal.into(), identity: None }
     }
 
     pub(crate) fn started(task: u32, goal: &str, pid: Option<u32>) -> Event {
@@ -317,6 +320,7 @@ pub(crate) mod tests {
             last_event_age: None,
             diagnostic_path: None,
             missed_steer: None,
+            subtree: None,
             approvals: Vec::new(),
             reasoning_tokens: 0,
             files_read: Vec::new(),
@@ -339,7 +343,7 @@ pub(crate) mod tests {
     fn row(style: Style, name: &str, outcome: &Outcome) -> String {
         let mut text = Vec::new();
         let label = columns(name);
-        Table { style, index: 1, label }.row(&mut text, name, outcome).unwrap();
+        Table { style, index: 1, label, depth: 0 }.row(&mut text, name, outcome).unwrap();
         String::from_utf8(text).unwrap().trim_end_matches('\n').to_owned()
     }
 
@@ -451,6 +455,7 @@ pub(crate) mod tests {
             title: "tasks.yaml\x1b".into(),
             isolation: "process".into(),
             process: None,
+            above: None,
             background: false,
             resumed: 0,
             rerun_of: None,

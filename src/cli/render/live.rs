@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use delegate_protocol::{Event, Status};
+use delegate_protocol::{Event, Status, SubagentId};
 
+use crate::cli::render::below::Below;
 use crate::cli::render::text::{
     clip, clock, columns, count, escape, first_line, from_seconds, head, last_line, took,
 };
@@ -36,10 +37,13 @@ pub(crate) struct Model {
     ended_count: usize,
     not_completed: usize,
     places: u32,
+    /// Children of children.
+    below: Below,
 }
 
 #[derive(Debug)]
 struct Running {
+    child: SubagentId,
     since: Duration,
     pid: Option<u32>,
     note: Note,
@@ -54,13 +58,32 @@ struct Ended {
 
 /// The newest line of a child. Streamed text arrives in pieces.
 #[derive(Debug, Default)]
-struct Note {
+pub(crate) struct Note {
     line: String,
     /// The next piece of text goes on with this line.
     open: bool,
 }
 
 impl Note {
+    /// The line.
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Takes in what a child says or does.
+    pub(crate) fn event(&mut self, event: &Event) {
+        match event {
+            Event::Tool { name, preview: Some(preview), .. } => {
+                self.set(&format!("{}: {}", head(name, NOTE_BYTES), head(preview, NOTE_BYTES)));
+            }
+            Event::Tool { name, preview: None, .. } => self.set(name),
+            Event::Thinking { text, .. } | Event::Warning { text, .. } => self.set(text),
+            Event::Progress { summary, .. } => self.set(summary),
+            Event::Text { text, .. } => self.push(text),
+            Event::SpawnRequested { .. } | Event::Start { .. } | Event::Complete { .. } => {}
+        }
+    }
+
     fn set(&mut self, line: &str) {
         first_line(head(line, NOTE_BYTES)).clone_into(&mut self.line);
         self.open = false;
@@ -94,11 +117,15 @@ impl Model {
             ended_count: 0,
             not_completed: 0,
             places,
+            below: Below::default(),
         }
     }
 
     /// Takes in what happened at `now` (since the start of the run).
     pub(crate) fn apply(&mut self, event: &Event, now: Duration) {
+        if self.below.apply(event, now) {
+            return;
+        }
         let task = event.child().task_index();
         match event {
             Event::SpawnRequested { goal, .. } => {
@@ -108,20 +135,15 @@ impl Model {
             Event::Start { goal, pid, .. } => {
                 self.name(task, goal);
                 self.waiting.remove(&task);
-                let row = Running { since: now, pid: *pid, note: Note::default() };
+                let child = event.child();
+                let row = Running { child, since: now, pid: *pid, note: Note::default() };
                 self.running.insert(task, row);
             }
-            Event::Tool { name, preview, .. } => self.note(task, |note| match preview {
-                Some(preview) => {
-                    note.set(&format!("{}: {}", head(name, NOTE_BYTES), head(preview, NOTE_BYTES)))
-                }
-                None => note.set(name),
-            }),
-            Event::Thinking { text, .. } | Event::Warning { text, .. } => {
-                self.note(task, |note| note.set(text));
-            }
-            Event::Progress { summary, .. } => self.note(task, |note| note.set(summary)),
-            Event::Text { text, .. } => self.note(task, |note| note.push(text)),
+            Event::Tool { .. }
+            | Event::Thinking { .. }
+            | Event::Warning { .. }
+            | Event::Progress { .. }
+            | Event::Text { .. } => self.note(task, |note| note.event(event)),
             Event::Complete { end, .. } => {
                 self.waiting.remove(&task);
                 self.running.remove(&task);
@@ -160,6 +182,17 @@ impl Model {
         }
     }
 
+    /// What the child of an event is called, with its number: one of the run by its task, one below by the way
+    /// to it.
+    pub(crate) fn who(&self, child: SubagentId) -> String {
+        let Some(path) = self.below.path(child) else {
+            let task = child.task_index();
+            return format!("{task} {}", self.label(task));
+        };
+        let top = self.below.top(child).map_or(0, SubagentId::task_index);
+        format!("{top} {} > {path}", self.label(top))
+    }
+
     /// The name of a task: the first line of its goal, shortened.
     pub(crate) fn label(&self, task: u32) -> &str {
         usize::try_from(task).ok().and_then(|index| self.labels.get(index)).map_or("", |l| l)
@@ -180,7 +213,16 @@ impl Model {
     pub(crate) fn lines(&self, now: Duration, height: usize, style: Style) -> Vec<String> {
         if self.labels.len() <= height.min(ENDED_ROWS) {
             let tasks = (0..).take(self.labels.len());
-            return tasks.filter_map(|task| self.line(task, now, style)).collect();
+            let mut lines = Vec::new();
+            for task in tasks {
+                lines.extend(self.line(task, now, style));
+                // What is below is left out before a task is.
+                let room = height.saturating_sub(self.labels.len() + self.shown_below(&lines));
+                if let Some(row) = self.running.get(&task) {
+                    lines.extend(self.below.lines(row.child, now, style).into_iter().take(room));
+                }
+            }
+            return lines;
         }
         let shown = height.saturating_sub(1);
         let mut lines: Vec<_> = self
@@ -193,6 +235,11 @@ impl Model {
             lines.push(self.others(self.running.len() - lines.len(), style));
         }
         lines
+    }
+
+    /// Lines that are there beside those of tasks, with all tasks but those that follow.
+    fn shown_below(&self, lines: &[String]) -> usize {
+        lines.len().saturating_sub(self.labels.len())
     }
 
     fn others(&self, hidden: usize, style: Style) -> String {

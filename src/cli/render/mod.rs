@@ -1,6 +1,7 @@
 //! How things look. Everything here takes data and gives text or writes to a writer; nothing waits,
 //! reads a clock or asks the terminal. [`Style`] says once what the other end can show.
 
+pub(crate) mod below;
 pub(crate) mod decode;
 pub(crate) mod explain;
 pub(crate) mod human;

@@ -1,5 +1,6 @@
 //! What a tree of children costs, and what that adds to the bill of the agent that delegated. Pure.
 
+use delegate_protocol::outcome::Subtree;
 use delegate_protocol::{Outcome, Tokens};
 
 /// What an agent has spent.
@@ -44,6 +45,12 @@ impl Spending {
     #[must_use]
     pub const fn of(entry: &Outcome) -> Self {
         Self { api_calls: entry.api_calls, tokens: entry.tokens, cost_usd: entry.cost_usd }
+    }
+
+    /// What a child's entry says of those below it.
+    #[must_use]
+    pub const fn below(below: &Subtree) -> Self {
+        Self { api_calls: below.api_calls, tokens: below.tokens, cost_usd: below.cost_usd }
     }
 
     /// Both together. Numbers that are no money (not finite, below zero) add nothing.

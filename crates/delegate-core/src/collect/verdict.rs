@@ -121,7 +121,10 @@ fn stopped(subject: &Subject, facts: &Facts) -> Option<Judgement> {
         CancelReason::Interrupt => Judgement {
             status: Status::Interrupted,
             exit_reason: ExitReason::Interrupted,
-            error: Some(format!("it was interrupted{abandoned}")),
+            error: Some(match &subject.over_budget {
+                Some(limit) => format!("it was stopped: {limit}{abandoned}"),
+                None => format!("it was interrupted{abandoned}"),
+            }),
         },
         CancelReason::Kill => Judgement {
             status: Status::Interrupted,

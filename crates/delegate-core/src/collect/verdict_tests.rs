@@ -90,6 +90,8 @@ fn judged(case: Case) -> Judgement {
         diagnostic: None,
         live_transcript: None,
         missed: Vec::new(),
+        subtree: None,
+        over_budget: None,
     };
     let facts = Facts {
         cancel,

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 mod launching;
+mod trees;
 mod words;
 
 /// The setting behind a key; `layer::apply` matches over all, so one that nobody applies does not compile.
@@ -13,6 +14,11 @@ pub(crate) enum Id {
     IsolateSingleTask,
     MaxConcurrentChildren,
     MaxBatchSize,
+    MaxTreeChildren,
+    MaxTreeTokens,
+    MaxTreeCostUsd,
+    ChildMaxTokens,
+    ChildMaxCostUsd,
     ChildTimeout,
     ChildInactivity,
     StaleIdle,
@@ -62,6 +68,8 @@ pub(crate) enum Type {
     Flag,
     /// A whole number, both ends included.
     Count { min: u64, max: u64, optional: bool },
+    /// US dollars, or `null`.
+    Money,
     /// Seconds; the twin key takes a duration text.
     Seconds { min: Duration, optional: bool },
     /// `warn`, `interrupt` or `kill`.
@@ -199,8 +207,10 @@ const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
+pub(crate) use trees::MOST_MONEY;
+
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 42] = [
+pub(crate) const KEYS: [KeyInfo; 47] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -237,6 +247,11 @@ pub(crate) const KEYS: [KeyInfo; 42] = [
         sensitive: false,
         about: "Most tasks of one batch; more is an error, never a cut. null: no limit.",
     },
+    trees::MAX_TREE_CHILDREN,
+    trees::MAX_TREE_TOKENS,
+    trees::MAX_TREE_COST_USD,
+    trees::CHILD_MAX_TOKENS,
+    trees::CHILD_MAX_COST_USD,
     KeyInfo {
         id: Id::ChildTimeout,
         name: "child_timeout_seconds",

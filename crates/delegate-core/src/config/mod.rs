@@ -235,6 +235,16 @@ pub struct Settings {
     pub max_concurrent_children: u32,
     /// Most tasks of one batch; more is an error.
     pub max_batch_size: Option<u32>,
+    /// Children of all levels of a tree that work at once; `None` is [`Settings::max_concurrent_children`].
+    pub max_tree_children: Option<u32>,
+    /// Tokens that a tree may spend.
+    pub max_tree_tokens: Option<u64>,
+    /// US dollars that a tree may spend.
+    pub max_tree_cost_usd: Option<f64>,
+    /// Tokens that one child may spend.
+    pub child_max_tokens: Option<u64>,
+    /// US dollars that one child may spend.
+    pub child_max_cost_usd: Option<f64>,
     /// Wall clock of one child from its own start.
     pub child_timeout: Option<Duration>,
     /// Longest time without progress; any progress starts it again.
@@ -318,6 +328,11 @@ impl Default for Settings {
             isolate_single_task: false,
             max_concurrent_children: 10,
             max_batch_size: None,
+            max_tree_children: None,
+            max_tree_tokens: None,
+            max_tree_cost_usd: None,
+            child_max_tokens: None,
+            child_max_cost_usd: None,
             child_timeout: None,
             child_inactivity: None,
             stale_idle: Duration::from_secs(450),

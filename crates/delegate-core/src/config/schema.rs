@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::PoolStrategy;
 use super::duration;
-use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, Type};
+use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, MOST_MONEY, Type};
 use super::pools::LIMIT_FIELDS;
 
 /// A duration text; that it is not too short is left to the program.
@@ -99,6 +99,9 @@ fn of(key: &KeyInfo) -> Value {
         Type::Launcher => json!({ "enum": ["auto", "exec", "zygote", "pool"] }),
         Type::Count { min, max, optional } => json!({
             "type": with_null("integer", optional), "minimum": min, "maximum": max,
+        }),
+        Type::Money => json!({
+            "type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MOST_MONEY,
         }),
         Type::Seconds { min, optional } => json!({
             "type": with_null("number", optional),

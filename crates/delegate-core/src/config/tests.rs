@@ -91,6 +91,11 @@ fn every_key_reaches_its_setting() {
   isolate_single_task: true
   max_concurrent_children: 4
   max_batch_size: 7
+  max_tree_children: 8
+  max_tree_tokens: 1000000
+  max_tree_cost_usd: 2.5
+  child_max_tokens: 900
+  child_max_cost_usd: 1
   child_timeout: 1m30s
   child_inactivity: 40s
   stale_idle_seconds: 41
@@ -134,6 +139,11 @@ fn every_key_reaches_its_setting() {
         isolate_single_task: true,
         max_concurrent_children: 4,
         max_batch_size: Some(7),
+        max_tree_children: Some(8),
+        max_tree_tokens: Some(1_000_000),
+        max_tree_cost_usd: Some(2.5),
+        child_max_tokens: Some(900),
+        child_max_cost_usd: Some(1.0),
         child_timeout: Some(Duration::from_secs(90)),
         child_inactivity: Some(Duration::from_secs(40)),
         stale_idle: Duration::from_secs(41),
@@ -434,6 +444,12 @@ fn values_out_of_range_are_errors_and_never_clamped() {
         "max_concurrent_children: 4294967296",
         "max_concurrent_children: 18446744073709551615",
         "max_batch_size: 0",
+        "max_tree_children: 0",
+        "max_tree_tokens: 0",
+        "max_tree_cost_usd: 0",
+        "child_max_cost_usd: -0.5",
+        "child_max_cost_usd: .nan",
+        "max_tree_cost_usd: 1e10",
         "max_iterations: 0",
         "max_result_bytes: 1099511627777",
         "child_timeout_seconds: 0",
@@ -459,6 +475,8 @@ fn values_out_of_range_are_errors_and_never_clamped() {
 fn wrong_types_are_errors() {
     let world = World::new();
     for line in [
+        "max_tree_cost_usd: '2'",
+        "max_tree_tokens: 1e6",
         "max_concurrent_children: four",
         "max_concurrent_children: '4'",
         "max_concurrent_children: true",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use delegate_protocol::{ApiKey, Fallback, Value};
 
-use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, Type};
+use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, MOST_MONEY, Type};
 use super::yaml::{self, Key, Kind, Node, Source};
 use super::{
     AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation,
@@ -20,6 +20,7 @@ pub(crate) enum Typed {
     Isolation(ProcessIsolation),
     Flag(bool),
     Count(u64),
+    Money(f64),
     Time(Duration),
     OnStale(OnStale),
     AtStart(AtStart),
@@ -59,6 +60,7 @@ pub(crate) fn check(
         (Type::Isolation, Kind::Scalar(value)) => question.isolation(value),
         (Type::Flag, Kind::Scalar(Value::Bool(on))) => Ok(Typed::Flag(*on)),
         (Type::Count { min, max, .. }, Kind::Scalar(value)) => question.count(value, min, max),
+        (Type::Money, Kind::Scalar(value)) => question.money(value),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
@@ -95,6 +97,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Secret
         | Type::Effort
         | Type::Overrides
+        | Type::Money
         | Type::Path
         | Type::Strategies
         | Type::Limits
@@ -225,6 +228,21 @@ impl Question<'_> {
             .filter(|number| (min..=max).contains(number))
             .map(Typed::Count)
             .ok_or_else(|| self.out_of_range())
+    }
+
+    fn money(&self, value: &Value) -> Result<Typed, Wrong> {
+        #[expect(clippy::cast_precision_loss, reason = "beyond the range that is taken")]
+        let dollars = match value {
+            Value::Int(number) => *number as f64,
+            Value::UInt(number) => *number as f64,
+            Value::Float(number) => *number,
+            _ => return Err(self.wrong_type(None)),
+        };
+        if dollars > 0.0 && dollars <= MOST_MONEY {
+            return Ok(Typed::Money(dollars));
+        }
+        let none = (dollars == 0.0).then(|| "write `null` for no limit".to_owned());
+        Err(self.wrong("out_of_range", &self.wanted(), none))
     }
 
     fn seconds(&self, value: &Value, min: Duration) -> Result<Typed, Wrong> {
@@ -469,6 +487,10 @@ impl Typed {
         if let Self::Count(number) = self { N::try_from(*number).ok() } else { None }
     }
 
+    pub(crate) const fn money(&self) -> Option<f64> {
+        if let Self::Money(dollars) = self { Some(*dollars) } else { None }
+    }
+
     pub(crate) const fn time(&self) -> Option<Duration> {
         if let Self::Time(time) = self { Some(*time) } else { None }
     }
@@ -550,7 +572,8 @@ impl Typed {
             | Self::Strategies(_)
             | Self::Limits(_)
             | Self::Helpers(_)
-            | Self::Overrides(_) => false,
+            | Self::Overrides(_)
+            | Self::Money(_) => false,
         }
     }
 }

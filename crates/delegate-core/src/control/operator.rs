@@ -20,6 +20,12 @@ pub struct LiveRunInfo {
     pub title: String,
     /// The conversation that it belongs to.
     pub session: Option<String>,
+    /// The child whose batch it is, and that one's run; none for a run of the program itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<RunId>,
+    /// See there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<SubagentId>,
     /// Seconds since the epoch.
     pub started_at: f64,
     /// `process` or `thread`.
@@ -92,7 +98,11 @@ impl Operator {
         }
         let (run, child) = id.split_once('/').map_or((id, None), |(run, child)| (run, Some(child)));
         let run = match run {
-            "latest" | "-" => runs.last().cloned().ok_or_else(not_found)?,
+            // What a child has delegated is no run that somebody has just started.
+            "latest" | "-" => {
+                let last = runs.iter().rfind(|run| run.above.is_none());
+                last.cloned().ok_or_else(not_found)?
+            }
             prefix if prefix.len() < MIN_PREFIX => return Err(not_found()),
             prefix => {
                 let fits = |run: &Arc<LiveRun>| run.id.to_string().starts_with(prefix);
@@ -124,6 +134,8 @@ impl Operator {
                 run_id: run.id,
                 title: run.title.clone(),
                 session: run.session.clone(),
+                parent_run_id: run.above.map(|above| above.run),
+                parent_id: run.above.map(|above| above.child),
                 started_at: since.as_secs_f64(),
                 isolation: run.plan.isolation.word().to_owned(),
                 tasks: run.plan.tasks.len(),

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::sync::PoisonError;
 
-use super::Delegator;
+use super::Inner;
 use crate::helper::Hub;
 use crate::launch::program;
 use crate::plan::StartError;
 
-impl Delegator {
+impl Inner {
     /// Where they are reached; `None` when there are none.
     pub(super) fn helpers(&self) -> Result<Option<PathBuf>, StartError> {
-        let (inner, helpers) = (&self.inner, &self.inner.settings.shared_helpers);
+        let (inner, helpers) = (self, &self.settings.shared_helpers);
         if helpers.is_empty() {
             return Ok(None);
         }

@@ -41,7 +41,19 @@ impl Delegator {
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
         self.check_process()?;
-        let (inner, helpers) = (&self.inner, self.helpers()?);
+        self.inner.with_means(parent, again, when, plan)
+    }
+}
+
+impl Inner {
+    pub(super) fn with_means(
+        &self,
+        parent: Option<&Parent>,
+        again: Option<&Again>,
+        when: When,
+        plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
+    ) -> Result<Plan, StartError> {
+        let (inner, helpers) = (self, self.helpers()?);
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());

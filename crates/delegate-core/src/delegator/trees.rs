@@ -6,12 +6,12 @@ use std::thread;
 
 use delegate_protocol::RunId;
 
-use super::Delegator;
+use super::Inner;
 use crate::launch::program;
 use crate::plan::{Plan, StartError};
 use crate::worktree::{Trees, Worktrees};
 
-impl Delegator {
+impl Inner {
     /// Finds what the worktrees of a batch are made from; `None` where no task has one.
     pub(super) fn trees(
         &self,
@@ -24,7 +24,7 @@ impl Delegator {
             let (task, dir) = first().unwrap_or_default();
             StartError::NoWorktree { task, dir, why: why.to_owned() }
         };
-        let inner = &self.inner;
+        let inner = self;
         let state_dir = inner.store.kept_in().and_then(|dir| std::path::absolute(dir).ok());
         let state_dir =
             state_dir.ok_or_else(|| none("nothing can be kept in the state directory"))?;
@@ -42,7 +42,7 @@ impl Delegator {
 
     /// In the background: what owners that are gone have left of worktrees.
     fn sweep_once(&self, worktrees: &Worktrees) {
-        self.inner.swept.call_once(|| {
+        self.swept.call_once(|| {
             let worktrees = worktrees.clone();
             let sweep = move || {
                 for tree in worktrees.sweep() {

@@ -6,6 +6,8 @@
 //! [`Facts`] of a settled one into its outcome. No clock is read here: `now` is the time since the
 //! batch began.
 
+mod ending;
+
 use std::time::Duration;
 
 use delegate_protocol::message::Verdict;
@@ -13,6 +15,7 @@ use delegate_protocol::{Isolation, Limit};
 use ownership::{Emptied, ExitStatus};
 
 use crate::config::OnStale;
+use crate::monitor::below::Below;
 use crate::monitor::cancel::CancelReason;
 use crate::monitor::deadline::Deadline;
 use crate::monitor::liveness::{Due, Expired, Watch};
@@ -48,6 +51,8 @@ pub struct Child {
     /// Whether it gets on; while it runs.
     watch: Option<Watch>,
     /// Who holds its clocks: [`Hold`]s, and since when.
+    /// Children of its own.
+    below: Below,
     holds: u8,
     held_since: Duration,
     stream_ended: bool,
@@ -68,6 +73,7 @@ impl Child {
             deadline: Some(Deadline::after(now, patience)),
             run_deadline: None,
             watch: None,
+            below: Below::default(),
             holds: 0,
             held_since: Duration::ZERO,
             stream_ended: false,
@@ -118,7 +124,8 @@ impl Child {
             return None;
         }
         let deadlines = [self.deadline, self.run_deadline].map(|at| at.map(|deadline| deadline.at));
-        deadlines.into_iter().chain([self.watch.as_ref().map(Watch::next)]).flatten().min()
+        let watch = self.watch.as_ref().filter(|_| !self.below.waits()).map(Watch::next);
+        deadlines.into_iter().chain([watch]).flatten().min()
     }
 
     /// Whether it can be paused: it is not on its way out.
@@ -147,7 +154,8 @@ impl Child {
             for deadline in [&mut self.deadline, &mut self.run_deadline].into_iter().flatten() {
                 deadline.shift(paused, now);
             }
-            if let Some(watch) = &mut self.watch {
+            // One that waits is moved when it goes on, over the pause as well.
+            if let Some(watch) = self.watch.as_mut().filter(|_| !self.below.waits()) {
                 watch.shift(paused, now);
             }
         }
@@ -182,6 +190,16 @@ impl Child {
                 }
             }
             Input::Extend(by) => self.extend(by),
+            Input::Delegated => self.below.begins(),
+            Input::DelegationOver => self.below.ends(),
+            Input::Waits(waits) => {
+                let since = if self.holds == 0 { now } else { self.held_since };
+                if let Some(since) = self.below.wait(waits, since)
+                    && let Some(watch) = &mut self.watch
+                {
+                    watch.shift(since, now);
+                }
+            }
             Input::Cancel(reason) => self.cancel(reason, now, &mut orders),
             Input::Recorded(_) => {}
             Input::Tick => self.tick(now, &mut orders),
@@ -377,7 +395,7 @@ impl Child {
 
     fn tick_watch(&mut self, now: Duration, orders: &mut Vec<Order>) {
         let due = match &mut self.watch {
-            Some(watch) if now >= watch.next() => watch.tick(now),
+            Some(watch) if !self.below.waits() && now >= watch.next() => watch.tick(now),
             Some(_) | None => return,
         };
         for due in due {
@@ -432,59 +450,6 @@ impl Child {
         let grace = Deadline::after(now, self.limits.interrupt_grace);
         self.enter(Phase::Interrupting, Some(grace));
         orders.push(Order::Interrupt);
-    }
-
-    fn terminate(&mut self, grace: Duration, now: Duration, orders: &mut Vec<Order>) {
-        self.stop_clocks();
-        // A thread cannot be killed: it is asked, what it started is ended, then it is abandoned.
-        let asked = matches!(self.phase, Phase::Interrupting | Phase::Terminating);
-        if self.isolation == Isolation::Thread && !asked {
-            orders.push(Order::Interrupt);
-        }
-        let patience = grace.saturating_add(match self.isolation {
-            Isolation::Process => VERIFY_LIMIT,
-            Isolation::Thread => RETURN_LIMIT,
-        });
-        self.enter(Phase::Terminating, Some(Deadline::after(now, patience)));
-        orders.push(Order::Terminate(grace));
-    }
-
-    /// Nobody answers any more: the outcome says what is not known. That may be nothing, where only the
-    /// stream has not ended: its reader waits for a consumer that does not read.
-    fn give_up(&mut self) {
-        match self.isolation {
-            Isolation::Thread if self.facts.exit.is_none() => self.facts.abandoned = true,
-            Isolation::Thread | Isolation::Process => {
-                self.facts.lost |= self.facts.emptied.is_none();
-            }
-        }
-        self.stream_ended = true;
-    }
-
-    fn settle_when_known(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        let facts = &self.facts;
-        let all_told = self.is_over() && facts.emptied.is_some();
-        if self.phase != Phase::Settling
-            && self.stream_ended
-            && (all_told || facts.lost || facts.abandoned)
-        {
-            self.settle(now, orders);
-        }
-    }
-
-    fn settle(&mut self, now: Duration, orders: &mut Vec<Order>) {
-        self.facts.ended_at = now;
-        self.stop_clocks();
-        self.enter(Phase::Settling, None);
-        orders.push(Order::Settle);
-    }
-
-    /// Once its process is gone, only that has a deadline.
-    fn enter(&mut self, phase: Phase, deadline: Option<Deadline>) {
-        self.phase = phase;
-        if !self.is_over() || phase == Phase::Settling {
-            self.deadline = deadline;
-        }
     }
 }
 

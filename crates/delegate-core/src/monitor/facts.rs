@@ -78,6 +78,12 @@ pub enum Input {
     Diagnosed,
     /// It gets more time.
     Extend(Duration),
+    /// Children of its own were started.
+    Delegated,
+    /// All of one such delegation have their outcomes.
+    DelegationOver,
+    /// It waits for children of its own, and for nothing else (`true`), or goes on.
+    Waits(bool),
     /// It should stop.
     Cancel(CancelReason),
     /// Its outcome was handed to the store, and this is whether the disk has it.

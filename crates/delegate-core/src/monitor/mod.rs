@@ -3,6 +3,7 @@
 //! [`Monitor::step`] does no I/O and reads no clock; [`crate::run`] feeds it and carries out its
 //! [`Effect`]s. A waiting or ended task costs a few bytes here, so that a batch may be long.
 
+mod below;
 pub mod cancel;
 pub mod child;
 mod deadline;
@@ -34,6 +35,8 @@ pub enum Event {
     /// Whether waiting tasks may be launched; those that run go on either way, and what is stopped is
     /// settled.
     Launches(bool),
+    /// So many more children may be launched; asked for by [`Monitor::wanted`].
+    Granted(u32),
     /// The clocks stand still.
     Pause,
     /// They go on.
@@ -79,6 +82,8 @@ pub struct Monitor {
     cancel_all: Option<CancelReason>,
     room: bool,
     launches: bool,
+    /// Launches that are granted and not made; `None` where nobody has to grant them.
+    granted_launches: Option<u32>,
     paused: bool,
     limits: Vec<Limits>,
     /// More time for tasks that wait.
@@ -104,10 +109,36 @@ impl Monitor {
             cancel_all: None,
             room: true,
             launches: true,
+            granted_launches: None,
             paused: false,
             limits,
             granted: BTreeMap::new(),
         }
+    }
+
+    /// The same, where somebody else has to grant every launch ([`Event::Granted`]).
+    #[must_use]
+    pub const fn granted(mut self) -> Self {
+        self.granted_launches = Some(0);
+        self
+    }
+
+    /// How many children it would launch now if they were granted: what it has a place for.
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        if self.paused || !self.room || !self.launches || self.cancel_all.is_some() {
+            return 0;
+        }
+        let holding = u32::try_from(self.holding.len()).unwrap_or(u32::MAX);
+        let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
+        self.places.saturating_sub(holding).min(waiting)
+    }
+
+    /// The tasks that are next in line, in order.
+    pub fn next_waiting(&self) -> impl Iterator<Item = u32> + '_ {
+        let from = self.slots.iter().enumerate().skip(self.next as usize);
+        let waiting = from.filter(|(_, slot)| matches!(slot, Slot::Waiting));
+        waiting.filter_map(|(index, _)| u32::try_from(index).ok())
     }
 
     /// A task that has its outcome from before: it is not launched. For a batch that has not begun.
@@ -194,6 +225,9 @@ impl Monitor {
             Event::Cancel(index, reason) => self.cancel_one(index, reason, now, &mut effects),
             Event::Room(room) => self.room = room,
             Event::Launches(open) => self.launches = open,
+            Event::Granted(more) => {
+                self.granted_launches = self.granted_launches.map(|have| have.saturating_add(more));
+            }
             Event::Pause => self.pause(true, now),
             Event::Resume => self.pause(false, now),
             Event::Hold(index, held) => self.hold(index, held, now, &mut effects),
@@ -318,6 +352,13 @@ impl Monitor {
             let index = self.next;
             if self.slots.len() <= index as usize {
                 return;
+            }
+            if self.cancel_all.is_none() {
+                match &mut self.granted_launches {
+                    Some(0) => return,
+                    Some(left) => *left -= 1,
+                    None => {}
+                }
             }
             self.holding.insert(index);
             match self.cancel_all {

@@ -87,6 +87,12 @@ impl Pulse {
         }
     }
 
+    /// It has asked for something that it will wait for: it gets on.
+    pub fn asked(&mut self, now: Duration) {
+        self.last = "delegating";
+        self.mark(now);
+    }
+
     /// Takes a beat that came at `now`. It proves progress by what it counts, and by nothing else.
     pub fn beat(&mut self, beat: Beat, now: Duration) {
         let counted = beat.activity != self.beat.activity;

@@ -35,6 +35,14 @@ pub enum StartError {
         /// The setting.
         limit: u32,
     },
+    /// A child wants to delegate, and none may.
+    #[error(
+        "an agent at depth {depth} may not delegate, orchestrator_enabled is false; nothing was started"
+    )]
+    NoOrchestrators {
+        /// Of the caller.
+        depth: u32,
+    },
     /// Model, endpoint and key of the children cannot be found.
     #[error("{source}; nothing was started")]
     NoRoute {
@@ -252,6 +260,7 @@ impl StartError {
             | Self::NoParent
             | Self::InvalidCall { .. }
             | Self::TooDeep { .. }
+            | Self::NoOrchestrators { .. }
             | Self::NoRoute { .. }
             | Self::TooManyTasks { .. }
             | Self::Unsupported { .. }

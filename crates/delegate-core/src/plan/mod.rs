@@ -8,7 +8,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`task`], [`batch_file`], `call` | tasks as a program, a YAML file or a model gives them |
-//! | [`parent`] | what the delegating agent has |
+//! | [`parent`], `nested` | what the delegating agent has; a child as one |
 //! | [`routing`], [`toolsets`] | which model, endpoint, key and tools a child gets of it |
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
@@ -30,6 +30,7 @@ pub mod error;
 pub mod goals;
 pub mod kept;
 mod launching;
+mod nested;
 pub mod parent;
 pub mod routing;
 mod session;
@@ -57,6 +58,7 @@ pub use build::{Addition, ChildBuilder};
 pub(crate) use call::control_action;
 pub use error::StartError;
 pub use launching::Launching;
+pub(crate) use nested::plan_nested;
 pub use parent::{Endpoint, Headroom, Parent, Tools};
 pub use routing::{NoProviders, Providers, Resolved};
 pub use task::{Origin, Task};
@@ -349,7 +351,8 @@ pub struct Means<'a> {
 /// look at the tasks.
 ///
 /// # Errors
-/// [`StartError::Paused`], then [`StartError::TooDeep`], then [`StartError::NoRoute`].
+/// [`StartError::Paused`], [`StartError::TooDeep`], [`StartError::NoOrchestrators`], then
+/// [`StartError::NoRoute`].
 pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError> {
     if means.paused {
         return Err(StartError::Paused);
@@ -358,6 +361,10 @@ pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError>
     let limit = settings.max_spawn_depth;
     if parent.depth >= limit {
         return Err(StartError::TooDeep { depth: parent.depth, limit });
+    }
+    // The root is an agent loop of its own; below it the switch holds.
+    if parent.subagent_id.is_some() && !settings.orchestrator_enabled {
+        return Err(StartError::NoOrchestrators { depth: parent.depth });
     }
     let child_depth = parent.depth + 1;
     let may = settings.orchestrator_enabled && child_depth < limit;

@@ -8,7 +8,10 @@ mod effects;
 mod ending;
 mod list;
 mod liveness;
+mod nested;
 mod owed;
+mod slots;
+mod wishes;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,6 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use delegate_protocol::delegation::Told as Delegated;
 use delegate_protocol::event::Complete;
 use delegate_protocol::{Isolation, RunId, Status, SubagentId, ToolCall};
 use ownership::ChildEvent as SystemEvent;
@@ -27,18 +31,23 @@ use super::clock::{Clock, ManualClock};
 use super::common::Common;
 use super::control::{ControlState, Ended};
 use super::crash::{self, Place};
-use super::delivery::Delivery;
 use super::dispatch::Dispatch;
 use super::hooks::{Hooks, Listener};
 use super::live::Listed;
 use super::manifest;
+use super::nest::{Kin, Nest};
+use super::outlet::Outlet;
+use super::reply::Reply;
 use crate::collect::Said;
+use crate::collect::cost::Spending;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
 use crate::lease::{self, batch::BatchKeys};
-use crate::monitor::{self, Effect, Input, Limits, Monitor, Order, Patience};
+use crate::monitor::{self, CancelReason, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
 use crate::report::{LeftRunning, Report};
 use crate::store::{Begun, NewRun, Store};
+use crate::tree::{self, Refusal, Seat};
+use owed::Owed;
 
 /// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
 /// channel needs no bound.
@@ -51,6 +60,12 @@ enum Incoming {
     Recorded(u32, bool),
     /// What it was doing is in this file, or could not be written down.
     Diagnosed(u32, Option<PathBuf>),
+    /// What it wants to delegate, as it was decided, whether it wants the events, and whom to answer.
+    Planned(u32, Option<Box<nested::Planned>>),
+    /// A batch of it has ended.
+    DelegationOver(u32, RunId, Option<Box<Report>>),
+    /// What it is to be told of one.
+    Followed(u32, RunId, Option<(Delegated, Reply)>),
 }
 
 impl Incoming {
@@ -70,6 +85,10 @@ impl Incoming {
             Self::Over(..) => "over",
             Self::Recorded(..) => "recorded",
             Self::Diagnosed(..) => "diagnosed",
+            Self::Told(_, Told::OverBudget(_)) => "over-budget",
+            Self::Planned(..) => "planned",
+            Self::DelegationOver(..) => "delegation-over",
+            Self::Followed(..) => "followed",
         }
     }
 }
@@ -95,6 +114,11 @@ struct Active {
     /// Its key; given back with it.
     lease: Arc<lease::batch::Slot>,
     diagnostic: Option<PathBuf>,
+    /// Its slot and its share of the budgets; `None` for one that was refused them.
+    place: Option<tree::Place>,
+    /// Which of them it has used up.
+    over_budget: Option<String>,
+    delegations: nested::Delegations,
 }
 
 /// Everything that one batch needs.
@@ -105,10 +129,15 @@ pub(crate) struct Batch {
     pub(crate) launcher: Launcher,
     pub(crate) records: Records,
     pub(crate) store: Store,
-    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) outlet: Outlet,
     pub(crate) control: Arc<ControlState>,
     pub(crate) listener: Option<Arc<dyn Listener>>,
     pub(crate) clock: Option<ManualClock>,
+    /// For what its children delegate.
+    pub(crate) nest: Arc<dyn Nest>,
+    pub(crate) kin: Kin,
+    /// The conversation that it belongs to.
+    pub(crate) session: Option<String>,
     pub(crate) common: Common,
     pub(crate) keys: BatchKeys,
     /// Takes it off the list of what runs.
@@ -139,7 +168,7 @@ impl Batch {
 /// is said in [`Loop::end`], before the report.
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.delivery.complete();
+        self.outlet.complete();
         self.control.end(None);
     }
 }
@@ -164,6 +193,20 @@ struct Loop {
     paused: bool,
     launches_held: bool,
     room: bool,
+    /// Its seat in the tree, and who tells it of a slot.
+    seat: Seat,
+    granted: Arc<Notify>,
+    /// Slots for launches that are being made.
+    places: Vec<tree::Place>,
+    /// Launches that the tree knows it waits for.
+    asked: u32,
+    /// Why the tree lets nobody start any more.
+    refusal: Option<Refusal>,
+    /// Tasks of which was told that they were asked for.
+    requested: u32,
+    /// What children have spent that have an entry, and how many have, on all levels.
+    spent: Spending,
+    descendants: u64,
 }
 
 impl Loop {
@@ -181,7 +224,10 @@ impl Loop {
                 })
                 .ok()
         });
-        let mut monitor = Monitor::new(task_count(plan), places, isolation, limits);
+        let granted = Arc::<Notify>::default();
+        let told = Arc::clone(&granted);
+        let seat = batch.kin.tree.join(batch.kin.subtree, Arc::new(move || told.notify_one()));
+        let mut monitor = Monitor::new(task_count(plan), places, isolation, limits).granted();
         let mut statuses = vec![Status::Unknown; plan.tasks.len()];
         for (index, status) in &plan.ended {
             statuses[*index as usize] = *status;
@@ -189,6 +235,14 @@ impl Loop {
             batch.control.close(*index);
         }
         Self {
+            seat,
+            granted,
+            places: Vec::new(),
+            asked: 0,
+            refusal: None,
+            requested: 0,
+            spent: Spending::default(),
+            descendants: 0,
             hooks,
             clock: Clock::start(batch.clock.clone()),
             monitor,
@@ -221,13 +275,17 @@ impl Loop {
         // What was wished before it began holds from the first launch on.
         self.obey();
         self.step(monitor::Event::Tick);
+        self.tell_more_requested();
+        self.take_slots();
         while !self.monitor.is_done() {
             self.wait().await;
-            let room = self.batch.delivery.has_room();
+            let room = self.batch.outlet.has_room();
             if std::mem::replace(&mut self.room, room) != room {
                 self.step(monitor::Event::Room(room));
             }
             self.tick();
+            self.tell_more_requested();
+            self.take_slots();
         }
         self.end().await
     }
@@ -241,6 +299,7 @@ impl Loop {
             background: *background,
             rerun_of: rerun_of.clone(),
             begun: Some(Arc::new(Begun { kept, deliveries })),
+            above: self.batch.kin.above.map(|above| (above.run, above.child.task_index())),
             ..NewRun::new(*run, title, launcher.isolation().word(), task_count(plan))
         });
     }
@@ -270,7 +329,7 @@ impl Loop {
     async fn wait(&mut self) {
         let (deadline, clock) = (self.monitor.next_deadline(), self.clock.clone());
         let control = Arc::clone(&self.batch.control);
-        let eased = Arc::clone(&self.batch.delivery.eased);
+        let (eased, granted) = (self.batch.outlet.eased(), Arc::clone(&self.granted));
         tokio::select! {
             Some(fact) = self.incoming.recv() => {
                 let name = fact.name();
@@ -284,6 +343,7 @@ impl Loop {
                 crash::comes("after-fact", "wish");
             }
             () = eased.notified() => crash::comes("before-fact", "eased"),
+            () = granted.notified() => crash::comes("before-fact", "granted"),
             () = clock.sleep_until(deadline) => crash::comes("before-fact", "time"),
         }
     }
@@ -329,6 +389,8 @@ impl Loop {
             Incoming::Told(index, Told::Finish(verdict)) => {
                 // Accept and close are one order: what was accepted before this is taken, or missed.
                 self.batch.control.close(index);
+                // What it did not wait for ends with it.
+                self.stop_below(index, CancelReason::Interrupt);
                 self.child_step(index, Input::Finish(verdict));
                 tracing::debug!(target: "delegate::run", task = index, ?verdict, "said its result");
             }
@@ -343,6 +405,12 @@ impl Loop {
                 }
                 self.child_step(index, Input::Diagnosed);
             }
+            Incoming::Told(index, Told::OverBudget(refusal)) => self.over_budget(index, refusal),
+            Incoming::Planned(index, planned) => self.planned(index, planned),
+            Incoming::DelegationOver(index, run, report) => {
+                self.delegation_over(index, run, report);
+            }
+            Incoming::Followed(index, run, told) => self.followed(index, run, told),
             Incoming::Recorded(index, durable) => {
                 self.durable &= durable;
                 self.tell_dispatch(index, self.statuses[index as usize]);
@@ -365,6 +433,9 @@ impl Loop {
         let goes_on = self.batch.launcher.isolation() == Isolation::Thread;
         if !goes_on || !matches!(input, Input::Emptied(_)) {
             self.over(index);
+            let finished = self.monitor.facts(index).is_some_and(|facts| facts.verdict.is_some());
+            let reason = if finished { CancelReason::Interrupt } else { CancelReason::Kill };
+            self.stop_below(index, reason);
         }
         tracing::debug!(target: "delegate::run", task = index, ?input, "its process");
         self.child_step(index, input);
@@ -385,64 +456,6 @@ impl Loop {
         } else {
             self.child_step(index, Input::StreamEnded);
         }
-    }
-
-    fn obey(&mut self) {
-        let wanted = self.batch.control.take();
-        if wanted.suspended != self.paused {
-            self.paused = wanted.suspended;
-            // What was done before the pause is not taken for something in it.
-            for index in self.monitor.active().collect::<Vec<_>>() {
-                self.look_at(index);
-            }
-            let handles = self.active.values().filter(|active| !active.stopped);
-            let handles = handles.filter_map(|active| active.handle.as_ref());
-            if self.paused {
-                handles.for_each(Handle::pause);
-                self.step(monitor::Event::Pause);
-            } else {
-                handles.for_each(Handle::resume);
-                self.step(monitor::Event::Resume);
-            }
-        }
-        if let Some(reason) = wanted.all {
-            self.step(monitor::Event::CancelAll(reason));
-        }
-        for (child, by) in wanted.extensions {
-            if let Some(index) = self.index_of(child) {
-                self.look_at(index);
-                self.step(monitor::Event::Extend(index, by));
-            }
-        }
-        let held = wanted.launches_held || wanted.in_line;
-        if held != self.launches_held {
-            self.launches_held = held;
-            self.step(monitor::Event::Launches(!held));
-        }
-        for index in self.batch.control.unsent() {
-            self.steer(index);
-        }
-        for (child, held) in wanted.holds {
-            if let Some(index) = self.index_of(child) {
-                self.hold(index, held);
-            }
-        }
-        for (child, reason) in wanted.stops {
-            if let Some(index) = self.index_of(child) {
-                self.step(monitor::Event::Cancel(index, reason));
-            }
-        }
-        for question in self.batch.control.questions() {
-            // Who asked may be gone.
-            drop(question.send(self.list()));
-        }
-        self.batch.control.applied();
-    }
-
-    fn index_of(&self, child: SubagentId) -> Option<u32> {
-        let (index, plan) = (child.task_index(), &self.batch.plan);
-        let known = (index as usize) < plan.tasks.len();
-        (known && plan.subagent_id(index as usize) == child).then_some(index)
     }
 }
 

@@ -2,10 +2,11 @@
 //! is stopped is stopped; what is hung there later finds it stopped. So it does not matter whether a
 //! stop comes before, while or after something is being built.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use super::control::ControlState;
 use crate::monitor::CancelReason;
+use crate::tree::{Caps, Tree};
 
 /// A place in the tree: an agent that may delegate. Its batches hang below it
 /// ([`crate::delegator::Batch::branch`]), as do the branches of agents that it started.
@@ -18,7 +19,9 @@ pub struct Branch {
 #[derive(Debug, Default)]
 struct Node {
     state: Mutex<State>,
-    _above: Option<Arc<Node>>,
+    above: Option<Arc<Node>>,
+    /// Accounts of the tree; at the root.
+    tree: OnceLock<Tree>,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +42,7 @@ impl Branch {
     #[must_use]
     pub fn branch(&self) -> Self {
         let mut state = self.node.state();
-        let node = Node { _above: Some(Arc::clone(&self.node)), ..Node::default() };
+        let node = Node { above: Some(Arc::clone(&self.node)), ..Node::default() };
         let below = Self { node: Arc::new(node) };
         below.node.state().stop = state.stop;
         state.below.retain(|node| node.strong_count() > 0);
@@ -66,6 +69,16 @@ impl Branch {
     /// For the next turn of this agent: what comes from now on is not stopped. What was stopped stays so.
     pub fn clear(&self) {
         self.node.state().stop = None;
+    }
+
+    /// The accounts of its tree: one for all that hangs below the same root, with the limits of whoever asked
+    /// first.
+    pub(crate) fn tree(&self, caps: Caps) -> Tree {
+        let mut root = &self.node;
+        while let Some(above) = &root.above {
+            root = above;
+        }
+        root.tree.get_or_init(|| Tree::new(caps)).clone()
     }
 
     /// Hangs a run here. Under the lock: a stop either finds it, or it finds the stop.

@@ -23,15 +23,16 @@ use tokio::sync::{Notify, mpsc};
 
 use super::clock::Clock;
 use super::control::ControlState;
-use super::delivery::Delivery;
 use super::journal::Journal;
 use super::line::{self, LineReader, LineWriter, Over};
 use super::mentions::Mentions;
+use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
 use super::tool_names::ToolNames;
 use crate::collect::{Said, cut_off};
 use crate::monitor::Pulse;
 use crate::store::{Log, spill};
+use crate::tree::{Account, Refusal};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
 const STDERR_RING: usize = 64 * 1024;
@@ -53,6 +54,8 @@ pub(super) enum Told {
     Hello,
     Violation(String),
     Finish(Verdict),
+    /// It has reached a limit of what may be spent; told once.
+    OverBudget(Refusal),
     /// A question; the bound of open ones is the bound of these.
     Asked(Question, Reply),
     LineClosed,
@@ -69,7 +72,8 @@ pub(super) struct Command {
 /// What one child's I/O needs.
 pub(super) struct ChildIo {
     pub(super) child: SubagentId,
-    pub(super) goal: String,
+    /// That it was asked for.
+    pub(super) requested: Event,
     pub(super) reader: LineReader,
     pub(super) writer: LineWriter,
     /// Standard output and error of a process.
@@ -78,12 +82,14 @@ pub(super) struct ChildIo {
     pub(super) over: Over,
     /// Whether the child was given its task: before that it has nothing to say.
     pub(super) begun: Arc<AtomicBool>,
-    pub(super) delivery: Arc<Delivery>,
+    pub(super) outlet: Outlet,
     pub(super) journal: Journal,
     pub(super) answer: spill::Answer,
     pub(super) clock: Clock,
     pub(super) shared: Rc<Shared>,
     pub(super) control: Arc<ControlState>,
+    /// Where its spending is counted.
+    pub(super) account: Option<Account>,
     pub(super) files: Mentions,
 }
 
@@ -113,21 +119,21 @@ impl Shared {
 impl ChildIo {
     /// Runs to the end and gives what there was.
     pub(super) async fn run(self, tell: impl Fn(Told)) -> Box<Said> {
-        let requested = Event::SpawnRequested { child: self.child, goal: self.goal };
-        self.journal.event(&requested, self.clock.now()).await;
+        self.journal.event(&self.requested, self.clock.now()).await;
         let (replies, answers) = Replies::new();
         let mut reader = self.reader;
         let mut line_over = self.over.clone();
         let mut intake = Intake {
             child: self.child,
             begun: self.begun,
-            delivery: self.delivery,
+            outlet: self.outlet,
             journal: self.journal.clone(),
             clock: self.clock.clone(),
             said: Said::default(),
             answer: Some(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
+            account: self.account,
             files: self.files,
             replies,
             tools: ToolNames::default(),
@@ -210,7 +216,7 @@ fn push_frame(message: &ParentMessage, frames: &mut Vec<u8>) {
 struct Intake {
     child: SubagentId,
     begun: Arc<AtomicBool>,
-    delivery: Arc<Delivery>,
+    outlet: Outlet,
     journal: Journal,
     clock: Clock,
     said: Said,
@@ -218,6 +224,7 @@ struct Intake {
     answer: Option<spill::Answer>,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
+    account: Option<Account>,
     files: Mentions,
     replies: Replies,
     tools: ToolNames,
@@ -244,7 +251,7 @@ impl Intake {
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
-            self.delivery.tell();
+            self.outlet.tell();
         }
         if self.said.finish.is_none() && !*over.borrow() {
             tell(Told::LineClosed);
@@ -286,7 +293,10 @@ impl Intake {
             ChildMessage::Event(_) if !self.begun.load(Ordering::Acquire) => {
                 self.violation("it sent an event before it had its task".to_owned(), tell);
             }
-            ChildMessage::Event(event) => self.event(event).await,
+            ChildMessage::Event(event) => {
+                self.spend(&event, tell);
+                self.event(event).await;
+            }
             ChildMessage::Beat(beat) => {
                 self.said.spent.beat(&beat);
                 self.shared.pulse.borrow_mut().beat(bounded(beat), self.clock.now());
@@ -323,6 +333,18 @@ impl Intake {
         match version::check(hello) {
             Ok(()) => tell(Told::Hello),
             Err(mismatch) => self.violation(mismatch.to_string(), tell),
+        }
+    }
+
+    /// Counts what a call cost, before it is told to anybody.
+    fn spend(&mut self, event: &ChildEvent, tell: &impl Fn(Told)) {
+        if let ChildEvent::Note(Note::Call { tokens, cost_usd, .. }) = event
+            && let Some(account) = &self.account
+            && let Some(refusal) = account.spend(*tokens, *cost_usd)
+        {
+            tell(Told::OverBudget(refusal));
+            // Told once, and counted on.
+            self.account = self.account.take().map(Account::quiet);
         }
     }
 
@@ -363,14 +385,14 @@ impl Intake {
 
     async fn pass_on(&mut self, event: Event) {
         self.journal.event(&event, self.clock.now()).await;
-        self.delivery.send(event).await;
+        self.outlet.send(event).await;
     }
 
     /// Whatever ended it: the tools that were not told in a line yet.
     async fn flush_tools(&mut self) {
         if let Some(summary) = self.tools.flush() {
             self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
-            self.delivery.tell();
+            self.outlet.tell();
         }
     }
 

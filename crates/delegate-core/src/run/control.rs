@@ -4,7 +4,7 @@
 //! that steer are the exception: each is kept until it is taken or missed ([`super::steers`]).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use delegate_protocol::SubagentId;
@@ -77,6 +77,8 @@ pub(crate) struct ControlState {
     pub(super) branch: OnceLock<Branch>,
     /// Who watches the run.
     pub(crate) feed: Arc<Feed>,
+    /// Runs of its children, which take over some of its wishes.
+    below: Mutex<Vec<Weak<ControlState>>>,
 }
 
 impl ControlState {
@@ -103,6 +105,25 @@ impl ControlState {
 
     /// Waits until what was wanted so far took effect; `false` when it did not in time.
     pub(crate) fn settle(&self, at_most: Duration) -> bool {
+        self.settle_here(at_most) && {
+            // What holds for them was said to them before it took effect here.
+            let below = self.below().clone();
+            below.iter().filter_map(Weak::upgrade).all(|run| run.settle(at_most))
+        }
+    }
+
+    /// A run of one of its children.
+    pub(super) fn hang_below(&self, run: &Arc<Self>) {
+        let mut below = self.below();
+        below.retain(|run| run.strong_count() > 0);
+        below.push(Arc::downgrade(run));
+    }
+
+    fn below(&self) -> MutexGuard<'_, Vec<Weak<Self>>> {
+        self.below.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle_here(&self, at_most: Duration) -> bool {
         let state = self.state();
         let said = state.said;
         let wait = self

@@ -5,7 +5,7 @@
 //! room it is merged per child, with a count. `finish()` ends the delivery and everything flows.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use delegate_protocol::{Class, Event, SubagentId};
 use tokio::sync::Notify;
@@ -50,13 +50,25 @@ pub(crate) struct Delivery {
     state: Mutex<State>,
     readable: Notify,
     room: Notify,
-    /// Told when the consumer made room, for the loop that holds launches back.
-    pub(crate) eased: Arc<Notify>,
+    /// Told when the consumer made room: the loops that hold launches back.
+    eased: Mutex<Vec<Weak<Notify>>>,
 }
 
 impl Delivery {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this is told when the consumer makes room, as long as somebody holds it.
+    pub(crate) fn tell_of_room(&self, eased: &Arc<Notify>) {
+        let mut all = self.eased.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(eased));
+    }
+
+    fn ease(&self) {
+        let all = self.eased.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).for_each(|eased| eased.notify_one());
     }
 
     /// Whether the consumer keeps up (or wants no more).
@@ -132,8 +144,14 @@ impl Delivery {
         state.merged.clear();
         drop(state);
         self.room.notify_waiters();
-        self.eased.notify_one();
+        self.ease();
         self.readable.notify_one();
+    }
+
+    /// Whether there is something to be read, or nothing more will come.
+    pub(crate) fn has_some(&self) -> bool {
+        let state = self.state();
+        state.closed || state.complete || !state.queue.is_empty() || !state.merged.is_empty()
     }
 
     /// The next event; `None` after the last.
@@ -145,6 +163,20 @@ impl Delivery {
                 Err(Empty) => readable.await,
             }
         }
+    }
+
+    /// The next events, as many as are there, up to `most` bytes and at least one; empty after the last.
+    pub(crate) async fn next_some(&self, most: usize) -> Vec<Event> {
+        let Some(first) = self.next().await else { return Vec::new() };
+        let mut bytes = first.weight();
+        let mut events = vec![first];
+        while bytes < most
+            && let Ok(Some(event)) = self.try_next()
+        {
+            bytes += event.weight();
+            events.push(event);
+        }
+        events
     }
 
     fn try_next(&self) -> Result<Option<Event>, Empty> {
@@ -159,7 +191,7 @@ impl Delivery {
         drop(state);
         if was_full {
             self.room.notify_waiters();
-            self.eased.notify_one();
+            self.ease();
         }
         match event {
             Some(event) => Ok(Some(event)),

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use delegate_protocol::Class;
 use tokio::sync::Notify;
@@ -21,6 +21,8 @@ pub(crate) struct Feed {
     watchers: Mutex<Vec<Weak<Watcher>>>,
     /// Whether there may be any: most runs have none.
     any: AtomicBool,
+    /// The feed of the run that this one hangs below.
+    above: OnceLock<Arc<Feed>>,
 }
 
 /// One of them.
@@ -67,8 +69,16 @@ impl Feed {
         watcher
     }
 
+    /// What happens here is seen there as well; once.
+    pub(crate) fn also(&self, above: &Arc<Self>) {
+        self.above.get_or_init(|| Arc::clone(above));
+    }
+
     /// Hands a line on.
     pub(crate) fn line(&self, class: Class, line: &[u8]) {
+        if let Some(above) = self.above.get() {
+            above.line(class, line);
+        }
         if !self.any.load(Ordering::Acquire) {
             return;
         }

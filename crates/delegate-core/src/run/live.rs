@@ -9,6 +9,7 @@ use delegate_protocol::{RunId, SubagentId};
 use serde::{Deserialize, Serialize};
 
 use super::control::ControlState;
+use super::nest::Above;
 use super::sets::Sets;
 use crate::plan::Plan;
 
@@ -23,7 +24,7 @@ pub struct LiveChild {
     pub goal: String,
     /// Its agent.
     pub agent: String,
-    /// `starting`, `running`, `paused`, `stopping` or `ending`.
+    /// `starting`, `running`, `waiting` (for children of its own), `paused`, `stopping` or `ending`.
     pub state: String,
     /// Its own session.
     pub session_id: String,
@@ -64,10 +65,27 @@ pub struct List {
     pub children: Vec<LiveChild>,
     /// Tasks that wait for one.
     pub waiting: usize,
+    /// The first of them, in their order.
+    #[serde(default)]
+    pub line: Vec<WaitingTask>,
     /// Tasks that have their outcome.
     pub ended: usize,
     /// No waiting task is launched.
     pub launches_paused: bool,
+}
+
+/// A task that waits for a place, or for a slot of the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingTask {
+    /// Its id.
+    pub child: SubagentId,
+    /// Position in the batch, 0-based.
+    pub task_index: u32,
+    /// What it is to do.
+    pub goal: String,
+    /// Launches until its turn, its own included: 1 is the next of all. Those of other parts of the tree that
+    /// come before it count, as far as they are known.
+    pub position: u32,
 }
 
 /// A run that goes on.
@@ -77,6 +95,8 @@ pub(crate) struct LiveRun {
     pub(crate) title: String,
     /// The conversation that it belongs to.
     pub(crate) session: Option<String>,
+    /// The child whose batch it is, and that one's run.
+    pub(crate) above: Option<Above>,
     pub(crate) started: SystemTime,
     pub(crate) plan: Arc<Plan>,
     pub(crate) control: Arc<ControlState>,

@@ -22,6 +22,7 @@
 //! | `finalise` | the last look at an answer: schema and length |
 //! | `sets` | numbers of batches in their conversations |
 //! | `reply` | answers to a child's questions |
+//! | `nest`, `outlet` | batches of children: how they are started, and whom their events reach |
 //! | `common` | what a batch shares with its tree |
 //! | `mentions` | files that a child only mentions |
 //! | `tool_names` | tools, five a line |
@@ -44,12 +45,14 @@ mod line;
 pub(crate) mod live;
 mod manifest;
 mod mentions;
+pub(crate) mod nest;
+pub(crate) mod outlet;
 mod reply;
 mod sets;
 mod steers;
 mod tool_names;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,7 +68,7 @@ pub use self::clock::ManualClock;
 pub use self::control::Ended;
 pub use self::dispatch::Notice;
 pub use self::hooks::{Listener, Sign, Stopped};
-pub use self::live::{List, LiveChild};
+pub use self::live::{List, LiveChild, WaitingTask};
 pub use self::steers::SteerError;
 use tokio::sync::oneshot;
 
@@ -92,6 +95,8 @@ pub struct Run {
     requested: usize,
     /// Who runs, and the tools that each has started; for [`Run::next_relayed`].
     relaying: HashMap<SubagentId, (Identity, u64)>,
+    /// Children of children, as far as they were announced here and are not long over.
+    descendants: Descendants,
     /// The number of the batch in its conversation.
     set: u64,
     delivery: Arc<Delivery>,
@@ -117,6 +122,7 @@ impl Run {
             plan,
             requested: 0,
             relaying: HashMap::new(),
+            descendants: Descendants::default(),
             delivery,
             control,
             store,
@@ -144,10 +150,12 @@ impl Run {
     }
 
     /// The whole outcome of a child, once its `Complete` was seen: outcomes as they come, instead of
-    /// [`Report::results`] at the end. `None` before that.
+    /// [`Report::results`] at the end. `None` before that. Also of a child of a child, of those the latest
+    /// 1,024 that were seen to end.
     #[must_use]
     pub fn outcome(&self, child: SubagentId) -> Option<Outcome> {
-        self.store.outcome(self.id, child.task_index()).ok().map(Outcome)
+        let run = self.descendants.run_of(child).unwrap_or(self.id);
+        self.store.outcome(run, child.task_index()).ok().map(Outcome::from)
     }
 
     /// A handle for another thread, a signal handler or a UI.
@@ -156,12 +164,21 @@ impl Run {
         Control { state: Arc::clone(&self.control), plan: Arc::clone(&self.plan) }
     }
 
-    /// The next event; `None` after the last child's `Complete`.
+    /// Who a child of a child is, from its `SpawnRequested` to its `Complete`, that one included.
+    #[must_use]
+    pub fn identity(&self, child: SubagentId) -> Option<&Identity> {
+        self.descendants.identity(child)
+    }
+
+    /// The next event; `None` after the last child's `Complete`. Children of children are among them; each is
+    /// introduced by the `identity` of its `SpawnRequested`.
     pub async fn next(&mut self) -> Option<Event> {
         if let Some(event) = self.next_requested() {
             return Some(event);
         }
-        self.delivery.next().await
+        let event = self.delivery.next().await?;
+        self.descendants.see(&event);
+        Some(event)
     }
 
     /// As [`Run::next`], with who it is about, the number of the batch in its conversation, and how many tools
@@ -169,6 +186,11 @@ impl Run {
     pub async fn next_relayed(&mut self) -> Option<Relayed> {
         let event = self.next().await?;
         let child = event.child();
+        if let Some(identity) = self.identity(child) {
+            // Counted in the same place as the others; who it is was told.
+            let identity = identity.clone();
+            self.relaying.entry(child).or_insert((identity, 0));
+        }
         let (identity, tool_count) = self
             .relaying
             .entry(child)
@@ -198,7 +220,7 @@ impl Run {
         let task = self.plan.tasks.get(self.requested)?;
         let child = self.plan.subagent_id(self.requested);
         self.requested += 1;
-        Some(Event::SpawnRequested { child, goal: task.goal().to_owned() })
+        Some(Event::SpawnRequested { child, goal: task.goal().to_owned(), identity: None })
     }
 
     pub(crate) fn plan(&self) -> Arc<Plan> {
@@ -227,6 +249,54 @@ impl Run {
     /// Blocking twin of [`Run::finish`].
     pub fn finish_blocking(self) -> Report {
         block_on(self.finish())
+    }
+}
+
+/// Ended children of children whose outcomes can still be asked for.
+const ENDED: usize = 1024;
+
+/// Children of children that a consumer has heard of.
+#[derive(Default)]
+struct Descendants {
+    running: HashMap<SubagentId, Box<Identity>>,
+    /// The one whose end was told last.
+    last: Option<(SubagentId, Box<Identity>)>,
+    ended: VecDeque<(SubagentId, RunId)>,
+}
+
+impl Descendants {
+    fn see(&mut self, event: &Event) {
+        match event {
+            Event::SpawnRequested { child, identity: Some(identity), .. } => {
+                self.running.insert(*child, identity.clone());
+            }
+            Event::Complete { child, .. } => {
+                let Some(identity) = self.running.remove(child) else { return };
+                if self.ended.len() == ENDED {
+                    self.ended.pop_front();
+                }
+                self.ended.extend(identity.run_id.map(|run| (*child, run)));
+                self.last = Some((*child, identity));
+            }
+            Event::SpawnRequested { .. }
+            | Event::Start { .. }
+            | Event::Thinking { .. }
+            | Event::Tool { .. }
+            | Event::Progress { .. }
+            | Event::Text { .. }
+            | Event::Warning { .. } => {}
+        }
+    }
+
+    fn identity(&self, child: SubagentId) -> Option<&Identity> {
+        let last = self.last.as_ref().filter(|(known, _)| *known == child);
+        let identity = self.running.get(&child).or(last.map(|(_, identity)| identity));
+        identity.map(|identity| &**identity)
+    }
+
+    fn run_of(&self, child: SubagentId) -> Option<RunId> {
+        let ended = self.ended.iter().rev().find(|(known, _)| *known == child);
+        ended.map(|(_, run)| *run)
     }
 }
 

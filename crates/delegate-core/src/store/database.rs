@@ -14,7 +14,7 @@ use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior, par
 
 use super::owner::Owner;
 use super::types::Begun;
-use super::{desk, place, schema};
+use super::{desk, lineage, place, schema};
 
 /// Name of the file in the state directory.
 pub(super) const FILE_NAME: &str = "runs.sqlite";
@@ -39,6 +39,7 @@ pub(super) struct RunRow {
     pub(super) tasks: u32,
     pub(super) status: String,
     pub(super) duration_seconds: Option<f64>,
+    pub(super) above: Option<(RunId, u32)>,
     pub(super) background: bool,
     pub(super) resumed: u32,
     pub(super) rerun_of: Option<(RunId, Vec<u32>)>,
@@ -268,6 +269,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     schema::bring_up(&transaction)?;
+    lineage::prepare(&transaction)?;
     // Touches the roots of both tables, where damage is most often seen.
     for table in ["runs", "results"] {
         transaction.query_row(&format!("SELECT max(rowid) FROM {table}"), [], |_| Ok(()))?;
@@ -292,6 +294,7 @@ fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<(
         rerun_of,
         ending,
         begun,
+        above,
     } = row;
     let begun = begun.as_deref();
     let facts = begun.and_then(|begun| begun.kept.as_ref()).map(|(_, facts)| facts);
@@ -323,6 +326,7 @@ fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<(
         facts,
         ending
     ])?;
+    above.map_or(Ok(()), |above| lineage::put(transaction, *id, above))?;
     begun.map_or(Ok(()), |begun| insert_begun(transaction, *id, begun))
 }
 

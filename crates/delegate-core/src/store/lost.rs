@@ -92,6 +92,7 @@ pub(crate) fn bare(task_index: u32, status: Status, exit_reason: ExitReason) -> 
         last_event_age: None,
         diagnostic_path: None,
         missed_steer: None,
+        subtree: None,
         approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),

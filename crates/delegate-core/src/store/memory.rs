@@ -179,6 +179,9 @@ impl Memory {
     pub(super) fn amend(&self, records: &mut Vec<RunRecord>, prefix: &str) {
         for id in self.ids(prefix) {
             let Some(row) = self.runs.get(&id) else { continue };
+            if prefix.is_empty() && row.above.is_some() {
+                continue;
+            }
             records.retain(|record| record.id != id);
             records.push(RunRecord::from_row(row.clone()));
         }

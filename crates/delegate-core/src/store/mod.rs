@@ -13,6 +13,7 @@ pub mod delivery;
 mod desk;
 mod files;
 mod inbox;
+mod lineage;
 mod lost;
 mod memory;
 mod owner;
@@ -200,7 +201,7 @@ impl Store {
 
     /// Records a run as this process's. Returns at once.
     pub fn begin_run(&self, run: NewRun) {
-        let NewRun { id, title, isolation, tasks, background, rerun_of, begun } = run;
+        let NewRun { id, title, isolation, tasks, background, rerun_of, begun, above } = run;
         let row = RunRow {
             id,
             started_at: seconds_now(),
@@ -210,6 +211,7 @@ impl Store {
             tasks,
             status: "running".into(),
             duration_seconds: None,
+            above,
             background,
             resumed: 0,
             rerun_of,
@@ -360,7 +362,7 @@ impl Store {
         reader::find(text, |prefix, limit| self.matching(prefix, limit), |run| self.short_id(run))
     }
 
-    /// Runs, newest first.
+    /// Runs, newest first; without those that children have delegated.
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -10,7 +10,7 @@ use delegate_protocol::{Outcome, RunId};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
 use super::database::{BUSY, FILE_NAME, RunRow, owner_of};
-use super::{RunRecord, StoreError, schema};
+use super::{RunRecord, StoreError, lineage, schema};
 
 /// Ids that an ambiguous prefix lists.
 const SHOWN: usize = 8;
@@ -58,7 +58,8 @@ impl Reader {
         find(text, |prefix, limit| self.matching(prefix, limit), |run| self.short_id(run))
     }
 
-    /// Runs, newest first.
+    /// Runs, newest first; without those that children have delegated, which their entries name
+    /// ([`delegate_protocol::outcome::Subtree`]).
     ///
     /// # Errors
     /// When the database cannot be read.
@@ -89,18 +90,24 @@ impl Reader {
         Ok(found.unwrap_or_default())
     }
 
-    /// Runs whose id begins with `prefix`, newest first.
+    /// Runs whose id begins with `prefix`, newest first; without a prefix those of programs only.
     pub(super) fn matching(
         &self,
         prefix: &str,
         limit: usize,
     ) -> Result<Vec<RunRecord>, StoreError> {
         // `{` comes just after `z`, the last letter of an id.
-        let sql = "SELECT * FROM runs WHERE id >= ?1 AND id < ?1 || '{'
-                   ORDER BY started_at DESC, rowid DESC LIMIT ?2";
+        let sql = |and: &str| {
+            format!(
+                "SELECT * FROM runs WHERE id >= ?1 AND id < ?1 || '{{' {and}
+                 ORDER BY started_at DESC, rowid DESC LIMIT ?2"
+            )
+        };
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let found = self.ask(|connection| {
-            let mut statement = connection.prepare_cached(sql)?;
+            let of_root = prefix.is_empty() && lineage::is_there(connection)?;
+            let and = if of_root { format!("AND {}", lineage::OF_THE_ROOT) } else { String::new() };
+            let mut statement = connection.prepare_cached(&sql(&and))?;
             let has_background = schema::version(connection)? >= schema::WITH_BACKGROUND;
             let row = |row: &Row<'_>| run_row(row, has_background);
             let rows = statement.query_map(params![prefix, limit], row)?;
@@ -196,6 +203,7 @@ fn run_row(row: &Row<'_>, has_background: bool) -> rusqlite::Result<RunRow> {
         tasks: row.get("tasks")?,
         status: row.get("status")?,
         duration_seconds: row.get("duration_seconds")?,
+        above: None,
         background: false,
         resumed: 0,
         rerun_of: None,
@@ -211,7 +219,8 @@ fn run_row(row: &Row<'_>, has_background: bool) -> rusqlite::Result<RunRow> {
     Ok(found)
 }
 
-fn with_counts(connection: &Connection, row: RunRow) -> rusqlite::Result<RunRecord> {
+fn with_counts(connection: &Connection, mut row: RunRow) -> rusqlite::Result<RunRecord> {
+    row.above = lineage::of(connection, row.id)?;
     let sql = "SELECT status, count(*) FROM results WHERE run_id = ?1 GROUP BY status";
     let mut record = RunRecord::from_row(row);
     let mut statement = connection.prepare_cached(sql)?;

@@ -116,6 +116,7 @@ mod tests {
                 background: false,
                 resumed: 0,
                 rerun_of: None,
+                above: None,
             },
             bytes: *bytes,
             held: None,

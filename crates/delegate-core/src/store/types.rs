@@ -59,6 +59,8 @@ pub struct RunRecord {
     pub title: String,
     /// `process` or `thread`.
     pub isolation: String,
+    /// The run and the task whose child has delegated it; `None` for one that a program started.
+    pub above: Option<(RunId, u32)>,
     /// Number and start time (clock ticks since boot) of the process that began it, where they are known.
     pub process: Option<(u32, u64)>,
     /// Whoever started it does not wait for it.
@@ -80,6 +82,7 @@ impl RunRecord {
             tasks,
             status,
             duration_seconds,
+            above,
             background,
             resumed,
             rerun_of,
@@ -100,6 +103,7 @@ impl RunRecord {
             counts,
             title,
             isolation,
+            above,
             process,
             background,
             resumed,
@@ -170,6 +174,8 @@ pub struct NewRun {
     pub isolation: String,
     /// Tasks in the batch.
     pub tasks: u32,
+    /// The run and the task whose child has delegated it.
+    pub above: Option<(RunId, u32)>,
     /// Whoever started it does not wait for it.
     pub background: bool,
     /// The run whose tasks these are, and their positions there.
@@ -183,7 +189,16 @@ impl NewRun {
     #[must_use]
     pub fn new(id: RunId, title: &str, isolation: &str, tasks: u32) -> Self {
         let (title, isolation) = (title.to_owned(), isolation.to_owned());
-        Self { id, title, isolation, tasks, background: false, rerun_of: None, begun: None }
+        Self {
+            id,
+            title,
+            isolation,
+            tasks,
+            background: false,
+            rerun_of: None,
+            begun: None,
+            above: None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{EFFORTS, Type};
+use super::{EFFORTS, MOST_MONEY, Type};
 use crate::config::duration;
 
 /// What a value must be, as messages and the reference say it.
@@ -14,6 +14,9 @@ impl fmt::Display for Type {
             Self::Flag => f.write_str("true or false"),
             Self::Count { min, max, optional } => {
                 write!(f, "a whole number from {min} to {max}{}", or_null(optional))
+            }
+            Self::Money => {
+                write!(f, "a number of US dollars above 0, at most {MOST_MONEY}, or null")
             }
             Self::Seconds { min, optional } => {
                 let min = min.as_secs_f64();

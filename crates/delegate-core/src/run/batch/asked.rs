@@ -16,13 +16,18 @@ use crate::run::reply::Reply;
 
 impl Loop {
     /// Answers now, or hands the reply on.
-    pub(super) fn asked(&self, index: u32, question: Question, reply: Reply) {
+    pub(super) fn asked(&mut self, index: u32, question: Question, reply: Reply) {
         tracing::debug!(target: "delegate::run", task = index, question = question.name(), "asked");
         match question {
             Question::TimeLeft => {
                 let left = self.monitor.time_left(index, self.clock.now());
                 let ms = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
                 reply.give(Answer::TimeLeft { ms });
+            }
+            Question::Delegate { work, events } => self.delegate(index, work, events, reply),
+            Question::Follow { run } => self.follow(index, run, reply),
+            Question::StopDelegation { run, forget } => {
+                self.stop_delegation(index, run, forget, reply);
             }
             Question::File(question) => self.file(index, question, reply),
             Question::Job(question) => self.job(index, question, reply),

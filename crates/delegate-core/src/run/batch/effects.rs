@@ -20,7 +20,7 @@ use crate::collect::{self, Said, Subject, budget};
 use crate::file_state::registry::Who;
 use crate::launch::{Launch, Launched, StartFailure};
 use crate::lease;
-use crate::monitor::{Facts, Input};
+use crate::monitor::{CancelReason, Facts, Input};
 use crate::report::LeftRunning;
 use crate::run::child_io::{COMMANDS, ChildIo, Command};
 use crate::run::crash::{self, Place};
@@ -30,10 +30,14 @@ use crate::run::journal::Journal;
 use crate::run::mentions::Mentions;
 use crate::run::{line, manifest};
 use crate::store::{Log, spill};
+use crate::tree;
 use crate::worktree::NoWorktree;
 
 impl Loop {
     pub(super) fn launch(&mut self, index: u32) {
+        self.tell_requested(index);
+        let place = self.places.pop();
+        let refused = if place.is_none() { self.refused() } else { None };
         let task = &self.batch.plan.tasks[index as usize];
         let wake = Arc::new(Notify::new());
         let sender = self.sender.clone();
@@ -62,14 +66,20 @@ impl Loop {
                 commands: None,
                 handle: None,
                 how: None,
-                start_failure: None,
+                start_failure: refused.clone(),
                 said: None,
                 settling: false,
                 shared: Rc::default(),
                 stopped: false,
                 diagnostic: None,
+                place,
+                over_budget: None,
+                delegations: super::nested::Delegations::default(),
             },
         );
+        if refused.is_some() {
+            return self.child_step(index, Input::LaunchFailed);
+        }
         let transcript = self.live_transcript(index);
         self.note_in_manifest(index, "running", transcript.as_deref());
         let who = self.who(index);
@@ -107,7 +117,8 @@ impl Loop {
             }
             return;
         }
-        let (journal, files) = (self.journal(index), self.mentions(index));
+        let (journal, requested) = (self.journal(index), self.requested(index));
+        let files = self.mentions(index);
         let Some(active) = self.active.get_mut(&index) else { return };
         let Launched { pid, how, handle, line, output } = launched;
         if self.paused || active.stopped {
@@ -123,14 +134,15 @@ impl Loop {
                 active.commands = Some(commands);
                 let io = ChildIo {
                     child: active.child,
-                    goal: self.batch.plan.tasks[index as usize].goal().to_owned(),
+                    requested,
                     reader,
                     writer,
                     output,
                     commands: receiver,
                     over: active.over.subscribe(),
                     begun: Arc::clone(&active.begun),
-                    delivery: Arc::clone(&self.batch.delivery),
+                    outlet: self.batch.outlet.clone(),
+                    account: active.place.as_ref().map(tree::Place::account),
                     journal,
                     answer: spill::Answer::new(result_file, limit),
                     clock: self.clock.clone(),
@@ -165,7 +177,7 @@ impl Loop {
         self.batch.keys.put_into(&mut spec.routing, active.lease.get());
         let pid = self.monitor.facts(index).and_then(|facts| facts.pid);
         let start = Event::Start { child: active.child, goal: spec.goal.clone(), pid };
-        self.batch.delivery.push(start.clone());
+        self.batch.outlet.push(start.clone());
         active.begun.store(true, Ordering::Release);
         match begin_frames(spec) {
             Ok(frames) => {
@@ -180,6 +192,7 @@ impl Loop {
     }
 
     pub(super) fn interrupt(&mut self, index: u32) {
+        self.stop_below(index, CancelReason::Interrupt);
         let Some(active) = self.active.get_mut(&index) else { return };
         let mut frames = Vec::new();
         match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
@@ -189,6 +202,8 @@ impl Loop {
     }
 
     pub(super) fn terminate(&mut self, index: u32, grace: Duration) {
+        let reason = if grace.is_zero() { CancelReason::Kill } else { CancelReason::Interrupt };
+        self.stop_below(index, reason);
         if let Some(handle) = self.active.get(&index).and_then(|active| active.handle.as_ref()) {
             handle.end(grace);
         }
@@ -215,15 +230,24 @@ impl Loop {
         let subject = self.subject(index, launched);
         // A task that was stopped before its turn leaves no folder: a long line may be stopped at once.
         let kept = launched || subject.start_failure.is_some();
+        let below = subject
+            .subtree
+            .as_ref()
+            .map(|below| (collect::cost::Spending::below(below), below.children));
+        let own = collect::own_spending(&said);
         let outcome = collect::outcome(subject, &facts, *said);
+        self.count(own, below);
+        let account = self.active.get(&index).and_then(|active| active.place.as_ref());
+        if let Some(account) = account.map(tree::Place::account) {
+            account.settle(own.tokens, own.cost_usd);
+        }
         self.statuses[index as usize] = outcome.status;
         let trace = if self.hooks.is_some() { outcome.tool_trace.clone() } else { Vec::new() };
         let transcript = outcome.live_transcript.as_deref();
         self.note_in_manifest(index, outcome.status.word(), transcript);
         let complete = collect::complete(&outcome);
         let child = self.batch.plan.subagent_id(index as usize);
-        let goal = self.batch.plan.tasks[index as usize].goal();
-        let requested = (!launched).then(|| Event::SpawnRequested { child, goal: goal.to_owned() });
+        let requested = (!launched).then(|| self.requested(index));
         let event = Event::Complete { child, end: complete.clone() };
         self.completes.insert(index, (complete, trace));
         let (journal, run) = (self.journal(index), self.batch.run);
@@ -292,7 +316,9 @@ impl Loop {
     }
 
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
-        let active = self.active.get_mut(&index);
+        let mut active = self.active.get_mut(&index);
+        let subtree = active.as_mut().and_then(|active| active.delegations.take_spent());
+        let over_budget = active.as_mut().and_then(|active| active.over_budget.take());
         let (start_failure, diagnostic, how) = active
             .map_or((None, None, None), |a| (a.start_failure.take(), a.diagnostic.take(), a.how));
         let kept = launched || start_failure.is_some();
@@ -302,6 +328,8 @@ impl Loop {
         let logs = kept.then(|| store.child_dir(self.batch.run, index)).flatten();
         Subject {
             missed: self.batch.control.missed(index),
+            subtree,
+            over_budget,
             task_index: index,
             isolation: self.batch.launcher.isolation(),
             launcher: how.filter(|_| launched),
@@ -351,11 +379,12 @@ impl Loop {
     }
 
     pub(super) fn announce(&mut self, index: u32) {
+        self.tell_requested(index);
         // Its handle goes with it: nothing of the child is left to end.
         drop(self.active.remove(&index));
         if let Some((end, tool_trace)) = self.completes.remove(&index) {
             let child = self.batch.plan.subagent_id(index as usize);
-            self.batch.delivery.push(Event::Complete { child, end: end.clone() });
+            self.batch.outlet.push(Event::Complete { child, end: end.clone() });
             if let Some(hooks) = &self.hooks {
                 let identity = Identity::of(&self.batch.plan.spec(index as usize));
                 hooks.stop(child, Stopped { identity, end, tool_trace });
@@ -381,6 +410,11 @@ impl Loop {
 }
 
 impl Active {
+    /// Whether it waits for children of its own.
+    pub(super) fn waits(&self) -> bool {
+        self.delegations.waits()
+    }
+
     fn command(&self, command: Command) {
         let Some(commands) = &self.commands else { return };
         if let Err(error) = commands.try_send(command) {

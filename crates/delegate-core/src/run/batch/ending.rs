@@ -49,14 +49,18 @@ impl Loop {
         let word = if all { "completed" } else { "failed" };
         store.end_run_with(self.batch.run, word, total, self.stored_ending());
         crash::reach(Place::EndQueued);
-        let flushed = store.clone();
-        // The threads for what blocks may all hang in launches.
-        let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
-        if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
-            tracing::warn!(target: "delegate::run", "the last lines may be missing");
+        // Those of a child's batch are flushed, and its troubles told, with the root's.
+        let below = self.batch.kin.above.is_some();
+        if !below {
+            let flushed = store.clone();
+            // The threads for what blocks may all hang in launches.
+            let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
+            if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
+                tracing::warn!(target: "delegate::run", "the last lines may be missing");
+            }
         }
         crash::reach(Place::Flushed);
-        self.batch.delivery.complete();
+        self.batch.outlet.complete();
         self.batch.control.end(Some(Ended {
             all_completed: all,
             verified_empty: self.unverified.is_empty() && self.left_running.is_empty(),
@@ -69,9 +73,11 @@ impl Loop {
         {
             self.warnings.push("a callback of the delegating program does not return".to_owned());
         }
-        self.settle_records().await;
-        self.batch.records.warn(&store);
-        let warnings = std::iter::from_fn(|| store.take_warning());
+        if !below {
+            self.settle_records().await;
+            self.batch.records.warn(&store);
+        }
+        let warnings = std::iter::from_fn(|| if below { None } else { store.take_warning() });
         let launching = self.launching();
         let ending = Ending {
             launching,
@@ -88,6 +94,8 @@ impl Loop {
             left_running: self.left_running,
             durable: self.durable && !store.is_misplaced(),
             total_duration: total,
+            spent: self.spent,
+            descendants: self.descendants,
         };
         Report::new(store, ending)
     }

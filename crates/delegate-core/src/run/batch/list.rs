@@ -24,6 +24,7 @@ impl Loop {
             ended: self.batch.plan.tasks.len() - waiting - children.len(),
             children,
             waiting,
+            line: self.line(),
             launches_paused: self.launches_held,
         }
     }
@@ -38,6 +39,7 @@ impl Loop {
         let state = match phase {
             Phase::Launching | Phase::Greeting => "starting",
             Phase::Running if held => "paused",
+            Phase::Running if active.is_some_and(|active| active.waits()) => "waiting",
             Phase::Running => "running",
             Phase::Diagnosing | Phase::Interrupting | Phase::Terminating => "stopping",
             Phase::Draining | Phase::Settling | Phase::Ended => "ending",

@@ -48,7 +48,7 @@ impl Loop {
         };
         tracing::warn!(target: "delegate::run", task = index, "{text}");
         let event = Event::Warning { child: active.child, about: limit.limit, text: text.clone() };
-        self.batch.delivery.push(event.clone());
+        self.batch.outlet.push(event.clone());
         self.say(index, &ParentMessage::Notice { text }, Some(event));
     }
 
@@ -130,5 +130,6 @@ impl Loop {
             (Some(handle), false) => handle.resume(),
             (None, _) => {}
         }
+        active.delegations.pause(self.paused || still, self.launches_held);
     }
 }

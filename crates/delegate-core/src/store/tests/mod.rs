@@ -53,6 +53,7 @@ fn outcome(task_index: u32, summary: &str) -> Outcome {
         last_event_age: None,
         diagnostic_path: None,
         missed_steer: None,
+        subtree: None,
         approvals: Vec::new(),
         reasoning_tokens: 0,
         files_read: Vec::new(),
