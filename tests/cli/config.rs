@@ -59,7 +59,7 @@ fn each_value_is_shown_with_what_set_it() {
 fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
     let rig = Rig::new();
     let text =
-        "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  independent_completions: true\n";
+        "delegation:\n  max_iteration: 1\n  max_batch_size: 0\n  independent_completions: 1\n";
     rig.file("bad.yaml", text);
     let said = rig.run(["config", "check", "bad.yaml"]);
     said.expect(2).is_plain();
@@ -68,7 +68,7 @@ fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
         "did you mean `max_iterations`?",
         "error: `max_batch_size` must be",
         "bad.yaml:3:19",
-        "error: `independent_completions` is not available yet\n --> bad.yaml:4:3",
+        "error: `independent_completions` must be true or false",
     ] {
         assert!(said.err.contains(told), "{told}\n{}", said.err);
     }
@@ -80,7 +80,7 @@ fn a_check_tells_everything_that_is_wrong_and_exits_with_2() {
         .iter()
         .map(|error| (error["code"].as_str().unwrap(), error["line"].as_u64().unwrap()))
         .collect();
-    assert_eq!(told, [("unknown_key", 2), ("out_of_range", 3), ("not_available", 4)]);
+    assert_eq!(told, [("unknown_key", 2), ("out_of_range", 3), ("wrong_type", 4)]);
     assert!(errors.iter().all(|error| error["hint"].is_string() && error["column"].is_u64()));
 
     rig.file("good.yaml", "delegation:\n  max_iterations: 1\n  routes: {}\n");

@@ -143,10 +143,6 @@ impl FileLayer {
             self.loops_own.push(full);
             return Ok(());
         }
-        if keys::later(&full).is_some() {
-            let (message, hint) = not_available(&format!("`{full}`"));
-            return Err(source.fault("not_available", key.place, message).hint(hint));
-        }
         let message = format!("unknown key `{}`", super::shorten(&key.text, 60));
         let fault = source.fault("unknown_key", key.place, message);
         Err(match did_you_mean(&key.text, siblings(prefix)) {
@@ -195,25 +191,12 @@ fn siblings(prefix: &str) -> impl Iterator<Item = &'static str> {
         .map(|rest| rest.split('.').next().unwrap_or(rest))
 }
 
-/// What to say of a key whose feature is not there yet.
-fn not_available(label: &str) -> (String, &'static str) {
-    (format!("{label} is not available yet"), "remove it: nothing would enforce what it says")
-}
-
 /// What the variables of the environment say, and notes about those that nobody knows.
 ///
 /// # Errors
 /// A wrong value, with the variable's name.
 pub(crate) fn from_env(env: &[(String, String)]) -> Result<(Layer, Vec<String>), Diagnostic> {
     let mut layer = Layer::new();
-    for (variable, _) in env.iter().filter(|(_, value)| !value.is_empty()) {
-        let key = variable.strip_prefix(PREFIX).map(|name| name.to_ascii_lowercase());
-        if key.is_some_and(|key| keys::later(&key).is_some()) {
-            let (message, hint) = not_available(variable);
-            let fault = Diagnostic { code: "not_available", message, ..Diagnostic::default() };
-            return Err(fault.hint(hint));
-        }
-    }
     for (info, is_twin, variable) in keys::KEYS.iter().flat_map(variables) {
         let Some(text) = value_of(env, &variable) else { continue };
         let value = from_text(info, is_twin, &variable, text)?;
@@ -280,17 +263,9 @@ pub(crate) fn from_flags(flags: &[(String, String, String)]) -> Result<Layer, Di
     let mut layer = Layer::new();
     for (name, text, flag) in flags {
         let Some((info, is_twin)) = keys::find(name) else {
-            let (code, (message, hint)) = match keys::later(name) {
-                Some(_) => {
-                    let (message, hint) = not_available(&format!("{flag}: `{name}`"));
-                    ("not_available", (message, Some(hint.to_owned())))
-                }
-                None => {
-                    let hint = did_you_mean(name, keys::names());
-                    ("unknown_key", (format!("{flag}: unknown key `{name}`"), hint))
-                }
-            };
-            return Err(Diagnostic { code, message, hint, ..Diagnostic::default() });
+            let message = format!("{flag}: unknown key `{name}`");
+            let hint = did_you_mean(name, keys::names());
+            return Err(Diagnostic { code: "unknown_key", message, hint, ..Diagnostic::default() });
         };
         let value = from_text(info, is_twin, flag, text)?;
         let origin = Origin::Flag(flag.clone());

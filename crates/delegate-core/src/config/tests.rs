@@ -300,27 +300,11 @@ fn a_key_that_others_can_read_is_told() {
 }
 
 #[test]
-fn a_key_of_a_later_feature_is_refused_wherever_it_stands() {
-    let world = World::new();
-    for key in keys::LATER {
-        let shown = world.fault(&format!("delegation:\n  {key}: 5\n"));
-        assert!(shown.starts_with(&format!("error: `{key}` is not available yet\n --> F:2:3")));
-        let mut sources = world.sources();
-        world.set(&mut sources, &keys::variable(key), "5");
-        assert_eq!(world.load(&sources).unwrap_err().code, "not_available", "{key}");
-        let flags = vec![(key.to_owned(), "5".to_owned(), "--set".to_owned())];
-        let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
-        assert_eq!(fault.code, "not_available", "{key}");
-        assert!(keys::find(key).is_none(), "{key} is there and not there");
-    }
-}
-
-#[test]
 fn a_check_tells_every_fault_in_the_order_of_the_file() {
     let world = World::new();
     let file = world.write(
         "c.yaml",
-        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  independent_completions: true\n  routes: {}\nother: 1\n",
+        "  max_iteration: 1\n  max_batch_size: 0\n  worker: {command: x, y: 1}\n  independent_completions: 1\n  routes: {}\nother: 1\n",
     );
     let system = world.path("none");
     let checked = show::check_with(Some(&file), &world.sources(), &system);
@@ -333,7 +317,7 @@ fn a_check_tells_every_fault_in_the_order_of_the_file() {
             ("out_of_range", 3),
             ("wrong_type", 4),
             ("unknown_key", 4),
-            ("not_available", 5),
+            ("wrong_type", 5),
             ("unknown_key", 7)
         ]
     );

@@ -213,13 +213,16 @@ fn withhold(value: &mut Value, place: &mut Vec<String>, secret: bool, into: &mut
                 place.push(position.to_string());
                 // Of a list that is named as a secret, each text is one; of arguments what belongs to an
                 // option that is: `--token X`, `--token=X`.
-                let (follows, holds) = match &*item {
-                    Value::Text(text) if text.starts_with('-') => match text.split_once('=') {
-                        Some((name, _)) => (false, is_secret(name)),
-                        None => (is_secret(text), false),
-                    },
-                    _ => (false, false),
-                };
+                let mut follows = false;
+                let mut holds = false;
+                if let Value::Text(text) = &*item
+                    && text.starts_with('-')
+                {
+                    match text.split_once('=') {
+                        Some((name, _)) => holds = is_secret(name),
+                        None => follows = is_secret(text),
+                    }
+                }
                 withhold(item, place, secret || holds || option, into);
                 option = follows;
                 place.pop();

@@ -25,6 +25,7 @@
 //! | `nest`, `outlet` | batches of children: how they are started, and whom their events reach |
 //! | `common` | what a batch shares with its tree |
 //! | `mentions` | files that a child only mentions |
+//! | `tails` | ends of what a child prints |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
@@ -50,6 +51,7 @@ pub(crate) mod outlet;
 mod reply;
 mod sets;
 mod steers;
+mod tails;
 mod tool_names;
 
 use std::collections::{HashMap, VecDeque};
