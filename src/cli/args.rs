@@ -13,8 +13,9 @@ use crate::cli::commands::completion;
 use crate::cli::commands::config::ConfigArgs;
 use crate::cli::commands::doctor::DoctorArgs;
 use crate::cli::commands::{
-    detach::HostArgs, extend::ExtendArgs, pause::PauseArgs, prune::PruneArgs, rerun::RerunArgs,
-    resume::ResumeArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs, watch::WatchArgs,
+    detach::HostArgs, extend::ExtendArgs, helper::HelperArgs, pause::PauseArgs, prune::PruneArgs,
+    rerun::RerunArgs, resume::ResumeArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
+    watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
 use crate::cli::commands::{janitor::JanitorArgs, keys::KeysArgs, log::LogArgs, ps::PsArgs};
@@ -80,6 +81,8 @@ pub(crate) enum Verb {
     Wait(WaitArgs),
     /// Print the events of a run from now on, as JSON lines
     Watch(WatchArgs),
+    /// Reach a helper that all children of a batch share, from a child
+    Helper(HelperArgs),
     /// Say something to a running child
     Steer(SteerArgs),
     /// Ask a run or a child to stop, or end it

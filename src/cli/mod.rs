@@ -117,6 +117,7 @@ fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
         Verb::Logs(args) => commands::logs::run(args, context),
         Verb::Wait(args) => commands::wait::run(args, context),
         Verb::Watch(args) => commands::watch::run(args, context),
+        Verb::Helper(args) => commands::helper::run(args),
         Verb::Steer(args) => commands::steer::run(args, context),
         Verb::Stop(args) => commands::stop::run(args, context),
         Verb::Pause(args) => commands::pause::run(args, context),

@@ -25,6 +25,7 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod environments;
 mod help;
+mod helpers;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod janitor;

@@ -37,6 +37,10 @@ pub enum Op {
     SteersUntil(String),
     /// What a tool gave, with what there is to say to the model.
     ToolResult(String),
+    /// Speaks with a shared helper: name, then a method and its parameters as JSON; says the answer.
+    Helper(String, String, String),
+    /// Asks a shared helper for this and then for more than it is kept, and reads nothing; says how that ended.
+    FloodHelper(String, String),
     /// Asks how much time is left, and says it.
     TimeLeft,
     /// Asks for approval, and says the answer.
@@ -179,6 +183,14 @@ fn play(op: Op, session: &mut Session) -> Result<(), Failure> {
         Op::ToolResult(result) => {
             let result = session.with_steers(result);
             session.text(&result);
+        }
+        Op::Helper(name, method, params) => {
+            let said = crate::helpers::speak(session, &name, &method, &params)?;
+            session.text(&said);
+        }
+        Op::FloodHelper(name, method) => {
+            let said = crate::helpers::flood(session, &name, &method)?;
+            session.text(&said);
         }
         Op::TimeLeft => {
             let left = session.time_left()?;

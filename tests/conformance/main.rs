@@ -24,6 +24,7 @@ mod coverage;
 mod descriptors;
 mod events;
 mod files;
+mod helpers;
 mod jobs;
 mod keys;
 mod killed;

@@ -54,6 +54,7 @@
 //! | [`registry`], [`agents`] | agents by name, and those that ship |
 //! | [`link`] | the line: a socket in a worker, a channel in a thread; the same bytes on both |
 //! | [`mod@serve`], [`worker`] | one task over one line; the worker role of a program |
+//! | [`helper`] | helpers that children share |
 //! | [`dump`] | what a process and its threads are doing, for people |
 //! | [`answer`] | an answer that may be larger than memory should hold |
 //! | [`schema`] | the JSON Schema that an answer must meet |
@@ -71,6 +72,7 @@ pub mod files;
 mod finish;
 mod greeting;
 mod guard;
+pub mod helper;
 mod hook;
 pub mod jobs;
 mod kept;

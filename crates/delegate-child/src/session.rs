@@ -2,6 +2,8 @@
 //! reads, and into nothing else. This is the one file of the child that reads the clock.
 
 use std::fmt::Display;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ use crate::agent::{AskError, Interrupted};
 use crate::asks::Until;
 use crate::cancel::{Reason, Token};
 use crate::files::Files;
+use crate::helper;
 use crate::hook;
 use crate::jobs::Jobs;
 use crate::kept::{Kept, Stream};
@@ -397,6 +400,21 @@ impl Session {
     /// Keeps output of a program as it came, for the logs.
     pub(crate) fn keep(&mut self, stream: Stream, bytes: &[u8]) {
         self.output.write(stream, bytes);
+    }
+
+    /// Connects to a helper that all children share (`shared_helpers`): a JSON-RPC message per line, each way. The
+    /// first one starts it; it belongs to the program that delegates, and outlives this child.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none of that name.
+    pub fn helper(&self, name: &str) -> io::Result<UnixStream> {
+        match &self.spec.helpers {
+            Some(address) => helper::connect(address, name),
+            None => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("there is no shared helper `{name}`: `shared_helpers` is not set"),
+            )),
+        }
     }
 
     /// Starts programs that belong to this child and end with it.

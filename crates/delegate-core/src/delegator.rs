@@ -4,6 +4,7 @@ mod again;
 mod ahead;
 mod background;
 mod batch;
+mod helpers;
 mod nest;
 mod plans;
 mod thread;
@@ -11,7 +12,7 @@ mod trees;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock};
 
 use delegate_child::Registry;
 use delegate_protocol::{RunId, Value};
@@ -28,6 +29,7 @@ use crate::config::{self, ProcessIsolation, Settings};
 use crate::control::{self, ControlError, Operator, Server};
 use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
+use crate::helper::Hub;
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, program};
@@ -84,6 +86,8 @@ struct Inner {
     control_dir: Option<PathBuf>,
     /// Listens from the first batch on; `None` where it cannot.
     server: OnceLock<Option<Server>>,
+    /// Listens from the first plan on, when helpers are shared.
+    hub: Mutex<Option<Hub>>,
 }
 
 /// A batch, and who is to get its report.
@@ -229,6 +233,7 @@ impl Builder {
             control_socket: !self.no_control_socket,
             control_dir: self.control_dir,
             server: OnceLock::new(),
+            hub: Mutex::default(),
         };
         Ok(Delegator { inner: Arc::new(inner) })
     }

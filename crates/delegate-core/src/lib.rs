@@ -9,6 +9,7 @@ pub mod config;
 pub mod control;
 pub mod delegator;
 pub mod file_state;
+mod helper;
 pub mod jobs;
 pub mod launch;
 pub mod lease;

@@ -92,6 +92,8 @@ pub struct TaskSpec {
     pub relay_events: bool,
     /// Approve dangerous commands once (true) or deny them.
     pub auto_approve: bool,
+    /// Where shared helpers are reached; `None` when there are none.
+    pub helpers: Option<PathBuf>,
     /// Prompt cache tier.
     pub cache_ttl: Option<String>,
     /// Toolsets that are on; `None` is the agent's default.
@@ -163,7 +165,7 @@ impl TaskSpec {
             parent_session_id, parent_turn_id, session_db_path, delegation_id, live_transcript,
             agent, goal, context, params, system_prompt, images, output_schema, group, cwd,
             workspace_hint, container, skip_context_files, skip_memory, platform, log_prefix,
-            quiet, relay_events, auto_approve, cache_ttl, enabled_toolsets, disabled_toolsets,
+            quiet, relay_events, auto_approve, helpers, cache_ttl, enabled_toolsets, disabled_toolsets,
             blocked_tools, max_iterations, heartbeat_interval_ms, timeout_ms, max_result_bytes,
             routing, traceparent, metadata,
         });
@@ -230,6 +232,7 @@ pub fn sample(task_index: u32, agent: &str, goal: &str) -> TaskSpec {
         quiet: true,
         relay_events: true,
         auto_approve: false,
+        helpers: None,
         cache_ttl: None,
         enabled_toolsets: None,
         disabled_toolsets: Vec::new(),

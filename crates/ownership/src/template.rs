@@ -2,7 +2,7 @@
 //! child is a copy of it. A child is the *supervisor's* (`CLONE_PARENT`), in a session and a scope of its
 //! own, exactly as one that executed the program; the template is its sibling and knows nothing more of it.
 //!
-//! Talks to [`crate::sys`] and, over one line, to the supervisor that started it
+//! Talks to `sys` and, over one line, to the supervisor that started it
 //! ([`Spawn::template`](crate::Spawn::template)).
 //! A child does nothing before it is registered: it waits until its own line says hello, which the guard
 //! that has it says once its number is in the table, and leaves when that line ends first.

@@ -8,6 +8,7 @@ pub(crate) mod detach;
 pub(crate) mod doctor;
 pub(crate) mod extend;
 pub(crate) mod follow;
+pub(crate) mod helper;
 #[cfg(target_os = "linux")]
 pub(crate) mod janitor;
 #[cfg(target_os = "linux")]

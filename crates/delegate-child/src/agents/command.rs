@@ -28,6 +28,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::agent::{Agent, Failure};
 use crate::answer::LongText;
+use crate::helper;
 use crate::session::Session;
 
 use self::pipes::Pipes;
@@ -138,6 +139,10 @@ impl Running {
                 spawn.env(SCHEMA_VARIABLE, schema)
             }
             _ => spawn.env_remove(SCHEMA_VARIABLE),
+        };
+        spawn = match &spec.helpers {
+            Some(address) => spawn.env(helper::VARIABLE, address),
+            None => spawn.env_remove(helper::VARIABLE),
         };
         for (key, value) in &params.env {
             spawn = spawn.env(key, value);

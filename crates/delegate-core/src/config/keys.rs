@@ -56,6 +56,7 @@ pub(crate) enum Id {
     CredentialPools,
     CredentialPoolStrategies,
     ProviderLimits,
+    SharedHelpers,
 }
 
 /// What values a key takes. `optional` ones take `null` too.
@@ -103,6 +104,8 @@ pub(crate) enum Type {
     Strategies,
     /// A map from provider to its limits, or `null`.
     Limits,
+    /// A map of names to programs with their arguments, or `null`.
+    Helpers,
 }
 
 /// Words of `reasoning_effort`.
@@ -180,7 +183,8 @@ pub(crate) fn later(name: &str) -> Option<&'static str> {
 }
 
 /// Variables with our prefix that are not settings.
-pub(crate) const NOT_KEYS: [&str; 7] = [
+pub(crate) const NOT_KEYS: [&str; 8] = [
+    delegate_child::helper::VARIABLE,
     "DELEGATE_DISABLE_FILE_STATE_GUARD",
     "DELEGATE_CONFIG",
     "DELEGATE_STATE_DIR",
@@ -206,7 +210,7 @@ const U32: u64 = u32::MAX as u64;
 pub(crate) use trees::MOST_MONEY;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 46] = [
+pub(crate) const KEYS: [KeyInfo; 47] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -548,6 +552,15 @@ pub(crate) const KEYS: [KeyInfo; 46] = [
         also: None,
         sensitive: false,
         about: "A background run tells each group, and each task without one, as soon as it has ended, instead of all at the end.",
+    },
+    KeyInfo {
+        id: Id::SharedHelpers,
+        name: "shared_helpers",
+        kind: Type::Helpers,
+        default: "null",
+        also: None,
+        sensitive: true,
+        about: "Stdio servers that all children share, name to program and arguments; each is started once, when a child first reaches it.",
     },
 ];
 

@@ -366,6 +366,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::IndependentCompletions => {
             settings.independent_completions = *value == Typed::Flag(true);
         }
+        Id::SharedHelpers => settings.shared_helpers = value.helpers(),
     }
 }
 

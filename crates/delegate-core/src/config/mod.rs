@@ -317,6 +317,8 @@ pub struct Settings {
     pub background_overflow: Overflow,
     /// Each group of a background run, and each task without one, is told by itself.
     pub independent_completions: bool,
+    /// Programs and arguments of the stdio servers that all children share, by name.
+    pub shared_helpers: BTreeMap<String, Vec<String>>,
 }
 
 impl Default for Settings {
@@ -366,6 +368,7 @@ impl Default for Settings {
             provider_limits: BTreeMap::new(),
             background_overflow: Overflow::Wait,
             independent_completions: false,
+            shared_helpers: BTreeMap::new(),
         }
     }
 }

@@ -147,6 +147,13 @@ fn of(key: &KeyInfo) -> Value {
             })
         }
         Type::Overrides => json!({ "type": ["object", "null"] }),
+        Type::Helpers => json!({
+            "type": ["object", "null"],
+            "propertyNames": { "pattern": "^[A-Za-z0-9_-]{1,64}$" },
+            "additionalProperties": {
+                "type": "array", "items": { "type": "string" }, "minItems": 1,
+            },
+        }),
         Type::Fallbacks => {
             let field = |name: &&str| {
                 let schema = match *name {

@@ -116,6 +116,11 @@ fn value(settings: &Settings, id: Id) -> Value {
             pools::show_strategies(&settings.credential_pool_strategies)
         }
         Id::ProviderLimits => pools::show_limits(&settings.provider_limits),
+        Id::SharedHelpers if settings.shared_helpers.is_empty() => Value::Null,
+        Id::SharedHelpers => {
+            let entry = |(name, words): (&String, &Vec<String>)| (name.clone(), texts(words));
+            Value::Map(settings.shared_helpers.iter().map(entry).collect())
+        }
     }
 }
 

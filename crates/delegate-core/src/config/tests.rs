@@ -131,6 +131,7 @@ fn every_key_reaches_its_setting() {
   provider_limits: {a: {max_concurrent_calls: 4, requests_per_minute: 60}, b: {}}
   background_overflow: refuse
   independent_completions: true
+  shared_helpers: {docs: [npx, server]}
 ",
     );
     let expected = Settings {
@@ -197,6 +198,10 @@ fn every_key_reaches_its_setting() {
         .into(),
         background_overflow: Overflow::Refuse,
         independent_completions: true,
+        shared_helpers: BTreeMap::from([(
+            "docs".to_owned(),
+            vec!["npx".to_owned(), "server".to_owned()],
+        )]),
     };
     let loaded = world.load(&world.sources()).unwrap();
     assert_eq!(loaded.settings, expected);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use delegate_protocol::{ApiKey, Fallback, Value};
 
 use super::keys::{EFFORTS, FALLBACK_FIELDS, KeyInfo, MOST_MONEY, Type};
-use super::yaml::{self, Kind, Node, Source};
+use super::yaml::{self, Key, Kind, Node, Source};
 use super::{
     AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation,
     did_you_mean, duration, pools,
@@ -35,6 +35,7 @@ pub(crate) enum Typed {
     Fallbacks(Vec<Fallback>),
     Strategies(BTreeMap<String, PoolStrategy>),
     Limits(BTreeMap<String, CallLimits>),
+    Helpers(BTreeMap<String, Vec<String>>),
 }
 
 /// A value that does not fit its key.
@@ -81,6 +82,7 @@ pub(crate) fn check(
         (Type::Limits, Kind::Map(entries)) => {
             pools::limits(entries).map(Typed::Limits).map_err(|fault| question.entry(fault))
         }
+        (Type::Helpers, Kind::Map(entries)) => question.helpers(entries),
         (_, Kind::Scalar(_) | Kind::List(_) | Kind::Map(_)) => Err(question.wrong_type(None)),
     }
 }
@@ -99,6 +101,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Path
         | Type::Strategies
         | Type::Limits
+        | Type::Helpers
         | Type::Fallbacks => true,
         Type::Count { optional, .. } | Type::Seconds { optional, .. } => optional,
         Type::Flag
@@ -362,6 +365,31 @@ impl Question<'_> {
         Ok(Typed::Fallbacks(entries.collect::<Result<_, _>>()?))
     }
 
+    fn helpers(&self, entries: &[(Key, Node)]) -> Result<Typed, Wrong> {
+        let wrong = |message: String| Wrong { code: "wrong_entry", message, hint: None };
+        let mut helpers = BTreeMap::new();
+        for (key, node) in entries {
+            let name = super::shorten(&key.text, 60);
+            let label = format!("`{name}` of {}", self.label);
+            if !delegate_child::helper::is_name(&key.text) {
+                let rule = "a name has letters, digits, - and _, 64 at most";
+                return Err(wrong(format!("{label}: {rule}")));
+            }
+            let Kind::List(items) = &node.kind else {
+                return Err(wrong(format!(
+                    "{label} must be a list of texts, not {}",
+                    node.describe()
+                )));
+            };
+            let Typed::Command(words) = (Question { label: &label, ..*self }).command(items)?
+            else {
+                return Err(wrong(format!("{label} must be a list of texts")));
+            };
+            helpers.insert(key.text.clone(), words);
+        }
+        Ok(Typed::Helpers(helpers))
+    }
+
     fn command(&self, items: &[Node]) -> Result<Typed, Wrong> {
         let wrong = |what: &str| Wrong {
             code: "wrong_type",
@@ -519,6 +547,10 @@ impl Typed {
         if let Self::Fallbacks(entries) = self { Some(entries.clone()) } else { None }
     }
 
+    pub(crate) fn helpers(&self) -> BTreeMap<String, Vec<String>> {
+        if let Self::Helpers(entries) = self { entries.clone() } else { BTreeMap::new() }
+    }
+
     /// Whether it holds a key, which must come from a file.
     pub(crate) fn holds_key(&self) -> bool {
         match self {
@@ -539,6 +571,7 @@ impl Typed {
             | Self::Effort(_)
             | Self::Strategies(_)
             | Self::Limits(_)
+            | Self::Helpers(_)
             | Self::Overrides(_)
             | Self::Money(_) => false,
         }

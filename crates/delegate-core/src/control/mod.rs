@@ -16,7 +16,7 @@
 mod act;
 mod client;
 mod operator;
-mod place;
+pub(crate) mod place;
 mod protocol;
 mod server;
 

@@ -19,7 +19,25 @@ use crate::store::start_time;
 /// Names that are looked at: a directory that somebody filled ends nobody's patience.
 const MAX_ENTRIES: usize = 4096;
 
-const SUFFIX: &str = ".control";
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Runs are listed, steered and stopped.
+    Control,
+    /// Shared helpers are reached.
+    Helpers,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Control, Self::Helpers];
+
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Control => ".control",
+            Self::Helpers => ".helpers",
+        }
+    }
+}
 
 /// Where the sockets of this user lie: `$XDG_RUNTIME_DIR/delegate`, else `/tmp/delegate-UID`.
 #[must_use]
@@ -39,13 +57,14 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     Place::make(path).map(drop)
 }
 
-pub(super) fn own_user() -> u32 {
+pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
 /// Whose socket it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name {
+pub(crate) struct Name {
+    kind: Kind,
     namespace: u64,
     pid: u32,
     start: u64,
@@ -53,10 +72,11 @@ pub(super) struct Name {
 }
 
 impl Name {
-    fn own() -> Option<Self> {
+    fn own(kind: Kind) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         Some(Self {
+            kind,
             namespace: namespace()?,
             pid,
             start: start_time(pid)?,
@@ -64,14 +84,16 @@ impl Name {
         })
     }
 
-    fn text(&self) -> String {
-        let Self { namespace, pid, start, number } = self;
-        format!("{namespace}.{pid}.{start}.{number}{SUFFIX}")
+    pub(crate) fn text(&self) -> String {
+        let Self { kind, namespace, pid, start, number } = self;
+        format!("{namespace}.{pid}.{start}.{number}{}", kind.suffix())
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.strip_suffix(SUFFIX)?.split('.');
+        let kind = Kind::ALL.into_iter().find(|kind| text.ends_with(kind.suffix()))?;
+        let mut parts = text.strip_suffix(kind.suffix())?.split('.');
         let name = Self {
+            kind,
             namespace: parts.next()?.parse().ok()?,
             pid: parts.next()?.parse().ok()?,
             start: parts.next()?.parse().ok()?,
@@ -98,13 +120,13 @@ fn namespace() -> Option<u64> {
 
 /// The directory, held open: what is done in it is done in the one that was checked.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     dir: OwnedFd,
 }
 
 impl Place {
     /// Makes it if need be.
-    pub(super) fn make(path: &Path) -> io::Result<Self> {
+    pub(crate) fn make(path: &Path) -> io::Result<Self> {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Self::open(path),
             Err(errno) => Err(errno.into()),
@@ -131,7 +153,12 @@ impl Place {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
     }
 
+    /// Control sockets.
     pub(super) fn names(&self) -> Vec<Name> {
+        self.all().into_iter().filter(|name| name.kind == Kind::Control).collect()
+    }
+
+    fn all(&self) -> Vec<Name> {
         let Ok(entries) = fs::read_dir(self.path("")) else { return Vec::new() };
         let entries = entries.take(MAX_ENTRIES).flatten();
         entries.filter_map(|entry| Name::parse(entry.file_name().to_str()?)).collect()
@@ -139,19 +166,19 @@ impl Place {
 
     /// Removes what dead delegators left.
     pub(super) fn sweep(&self) {
-        self.names().iter().filter(|name| name.is_stale()).for_each(|name| self.remove(name));
+        self.all().iter().filter(|name| name.is_stale()).for_each(|name| self.remove(name));
     }
 
-    pub(super) fn remove(&self, name: &Name) {
+    pub(crate) fn remove(&self, name: &Name) {
         if let Err(error) = rustix::fs::unlinkat(&self.dir, name.text(), AtFlags::empty()) {
             tracing::debug!(target: "delegate::control", %error, "somebody else was faster");
         }
     }
 
     /// A socket of this process.
-    pub(super) fn listen(&self) -> io::Result<(UnixListener, Name)> {
+    pub(crate) fn listen(&self, kind: Kind) -> io::Result<(UnixListener, Name)> {
         self.sweep();
-        let name = Name::own().ok_or(io::ErrorKind::Unsupported)?;
+        let name = Name::own(kind).ok_or(io::ErrorKind::Unsupported)?;
         Ok((UnixListener::bind(self.path(&name.text()))?, name))
     }
 
@@ -169,7 +196,7 @@ mod tests {
     fn a_socket_of_the_dead_is_removed_by_identity_and_one_of_the_living_is_not() {
         let root = tempfile::tempdir().unwrap();
         let place = Place::make(&root.path().join("delegate")).unwrap();
-        let (_listener, name) = place.listen().unwrap();
+        let (_listener, name) = place.listen(Kind::Control).unwrap();
         let files = [
             Name { start: name.start + 1, ..name },
             Name { namespace: name.namespace + 1, start: 1, ..name },
@@ -178,7 +205,7 @@ mod tests {
             fs::write(place.path(&name.text()), "").unwrap();
         }
         fs::write(place.path("notes.txt"), "").unwrap();
-        let (_second, another) = place.listen().unwrap();
+        let (_second, another) = place.listen(Kind::Control).unwrap();
         let mut left = place.names();
         left.sort_by_key(|name| (name.namespace, name.number));
         assert_eq!(left, [name, another, files[1]], "what cannot be known is left");

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use super::operator::Operator;
-use super::place::{Name, Place, directory, own_user};
+use super::place::{Kind, Name, Place, directory, own_user};
 use super::protocol::{self, Ask, ControlError, LINE, Request};
 use crate::run::feed::{End, Seen};
 use crate::run::live::Live;
@@ -67,7 +67,7 @@ impl Server {
 
     fn listen(live: &Arc<Live>, dir: &Path) -> io::Result<Self> {
         let place = Arc::new(Place::make(dir)?);
-        let (listener, name) = place.listen()?;
+        let (listener, name) = place.listen(Kind::Control)?;
         let stop = Arc::<Notify>::default();
         let server = Self { place, name, stop: Arc::clone(&stop), pid: std::process::id() };
         listener.set_nonblocking(true)?;

@@ -53,7 +53,7 @@ impl Inner {
         when: When,
         plan: impl FnOnce(Means<'_>) -> Result<Plan, StartError>,
     ) -> Result<Plan, StartError> {
-        let inner = self;
+        let (inner, helpers) = (self, self.helpers()?);
         // A worker of another make tells its agents only when it runs.
         let foreign = inner.settings.worker_command.is_some() && inner.worker.is_some();
         let agents = (!foreign).then(|| inner.registry.names());
@@ -66,6 +66,7 @@ impl Inner {
             parent,
             providers: Some(&pooled),
             builder: inner.builder.as_ref(),
+            helpers: helpers.as_deref(),
             // What is only looked at may be decided in a pause.
             paused: when == When::ToStart && inner.live.is_paused(),
         })

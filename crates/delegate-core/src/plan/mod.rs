@@ -41,7 +41,7 @@ pub mod toolsets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -124,6 +124,7 @@ pub struct Frame {
     routed: Routed,
     child_depth: u32,
     role: Role,
+    helpers: Option<PathBuf>,
 }
 
 impl Plan {
@@ -162,7 +163,7 @@ impl Plan {
 
     fn spec_with(&self, index: usize, built: &Built) -> TaskSpec {
         let task = &self.tasks[index];
-        let Frame { parent, by_agent: _, routed, child_depth, role } = &self.frame;
+        let Frame { parent, by_agent: _, routed, child_depth, role, helpers } = &self.frame;
         let settings = &self.settings;
         let subagent_id = self.ids[index];
         let task_index = subagent_id.task_index();
@@ -205,6 +206,7 @@ impl Plan {
             quiet: true,
             relay_events: parent.relay_events,
             auto_approve: settings.subagent_auto_approve,
+            helpers: helpers.clone(),
             cache_ttl: parent.child_cache_ttl(),
             enabled_toolsets: tools.enabled,
             disabled_toolsets: tools.disabled,
@@ -341,6 +343,8 @@ pub struct Means<'a> {
     pub builder: Option<&'a Arc<dyn ChildBuilder>>,
     /// Nothing is started now.
     pub paused: bool,
+    /// Where the shared helpers are reached.
+    pub helpers: Option<&'a Path>,
 }
 
 /// Decides what every child of a batch shares: its depth and role, then its route. Comes before any
@@ -369,7 +373,8 @@ pub fn admit(settings: &Settings, means: Means<'_>) -> Result<Frame, StartError>
         .map_err(|source| StartError::NoRoute { source })?;
     // Looked at once: all children of a batch are told the same directory.
     parent.workspaces = parent.workspace().into_iter().collect();
-    Ok(Frame { parent, by_agent: means.parent.is_some(), routed, child_depth, role })
+    let (by_agent, helpers) = (means.parent.is_some(), means.helpers.map(Path::to_owned));
+    Ok(Frame { parent, by_agent, routed, child_depth, role, helpers })
 }
 
 /// Decides. Checks every task, and that every spec survives the line, before anything starts.

@@ -37,6 +37,7 @@ impl fmt::Display for Type {
             Self::Strategies => f.write_str("a map from provider to strategy, or null"),
             Self::Limits => f.write_str("a map from provider to limits, or null"),
             Self::Overrides => f.write_str("a map, or null"),
+            Self::Helpers => f.write_str("a map of names to lists of texts, or null"),
             Self::Fallbacks => f.write_str("a list of maps with `provider` and `model`, or null"),
         }
     }
