@@ -112,6 +112,7 @@ mod tests {
                 counts: Vec::new(),
                 title: String::new(),
                 isolation: "thread".to_owned(),
+                above: None,
                 process: None,
                 background: false,
                 resumed: 0,
