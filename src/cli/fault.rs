@@ -102,6 +102,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::NoParent => "no_parent",
         StartError::InvalidCall { .. } => "invalid_call",
         StartError::TooDeep { .. } => "too_deep",
+        StartError::NoOrchestrators { .. } => "no_orchestrators",
         StartError::NoRoute { .. } => "no_route",
         StartError::NotBuilt { .. } => "not_built",
         StartError::NoWorktree { .. } => "no_worktree",

@@ -19,7 +19,7 @@
 //! | [`trace`] | calls of tools in their order, and how each ended |
 //! | [`ask`] | what a child asks, and what it is answered |
 //! | [`delegation`] | what a child delegates, and what it is told of it |
-//! | [`file`] | what agents of one tree tell of files |
+//! | [`mod@file`] | what agents of one tree tell of files |
 //! | [`job`] | background programs of a child |
 //! | [`message`] | the messages of each direction, and the typed ends that may send them |
 //! | [`codec`] | values as MessagePack |

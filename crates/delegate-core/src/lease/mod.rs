@@ -10,7 +10,7 @@
 //! | [`pool`] | the keys of one provider: leases, strategies, rotation |
 //! | [`endpoint`] | which pool a child gets |
 //! | [`gate`] | how many calls a provider is sent |
-//! | [`line`] | who waits, fair by subtree |
+//! | [`mod@line`] | who waits, fair by subtree |
 //! | [`authority`] | pools, gates and children of one parent |
 //! | [`file`](mod@file) | the file with the keys |
 //! | [`beside`] | what is known of keys, beside the process and shared with other parents |

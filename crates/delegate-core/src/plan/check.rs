@@ -1,11 +1,11 @@
-//! What is wrong with one task in itself. Used by [`super::plan`], in its order.
+//! What is wrong with a list of tasks, and with one of them in itself. Used by [`super::plan`], in its order.
 
 use std::collections::BTreeSet;
 
 use delegate_protocol::spec::CrossingError;
 
 use super::{MAX_IMAGES, MIN_TIMEOUT, SHOWN_GOAL, StartError, Task};
-use crate::config::{duration, shorten};
+use crate::config::{Settings, duration, shorten};
 
 /// What is wrong with one task in itself.
 pub(super) fn check(
@@ -58,4 +58,22 @@ pub(super) fn invalid(task: usize, of: &Task, reason: String) -> StartError {
 
 pub(super) fn crossing(index: usize, task: &Task, source: CrossingError) -> StartError {
     StartError::Crossing { task: index, goal: shorten(&task.goal, SHOWN_GOAL), source }
+}
+
+pub(super) fn check_count(tasks: &[Task], settings: &Settings) -> Result<u32, StartError> {
+    if tasks.is_empty() {
+        return Err(StartError::EmptyBatch);
+    }
+    let limit = settings.max_batch_size.unwrap_or(u32::MAX);
+    u32::try_from(tasks.len())
+        .ok()
+        .filter(|count| *count <= limit)
+        .ok_or(StartError::TooManyTasks { given: tasks.len(), limit })
+}
+
+pub(super) fn check_blank(tasks: &[Task]) -> Result<(), StartError> {
+    match tasks.iter().position(|task| task.goal.trim().is_empty()) {
+        Some(task) => Err(StartError::BlankGoal { task }),
+        None => Ok(()),
+    }
 }

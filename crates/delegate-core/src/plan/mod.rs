@@ -13,7 +13,7 @@
 //! | [`goals`] | goals that say nothing |
 //! | [`build`] | what an agent loop does per child before the start, and undoes |
 //! | `decide` | threads or processes |
-//! | `check` | what is wrong with one task in itself |
+//! | `check` | what is wrong with tasks in themselves |
 //! | [`kept`] | tasks as they may be stored, and back |
 //! | `explain` | the decisions in sentences |
 //! | `answers` | what is asked of an answer: schema and length |
@@ -49,10 +49,10 @@ use std::time::{Duration, SystemTime};
 
 use delegate_protocol::{Role, Status, SubagentId, TaskSpec, Value};
 
-use crate::config::{Settings, duration, shorten};
+use crate::config::{Settings, shorten};
 use answers::{check_schema, schema_of};
 use build::Built;
-use check::{check, check_images, crossing};
+use check::{check, check_blank, check_count, check_images, crossing};
 use decide::{Lack, Question, decide};
 use routing::Routed;
 
@@ -382,24 +382,6 @@ pub fn plan_call(
     check_blank(&tasks)?;
     call::check_goals(&tasks)?;
     plan_within(frame, &mut tasks, settings, asked, means, images)
-}
-
-fn check_count(tasks: &[Task], settings: &Settings) -> Result<u32, StartError> {
-    if tasks.is_empty() {
-        return Err(StartError::EmptyBatch);
-    }
-    let limit = settings.max_batch_size.unwrap_or(u32::MAX);
-    u32::try_from(tasks.len())
-        .ok()
-        .filter(|count| *count <= limit)
-        .ok_or(StartError::TooManyTasks { given: tasks.len(), limit })
-}
-
-fn check_blank(tasks: &[Task]) -> Result<(), StartError> {
-    match tasks.iter().position(|task| task.goal.trim().is_empty()) {
-        Some(task) => Err(StartError::BlankGoal { task }),
-        None => Ok(()),
-    }
 }
 
 fn plan_within(

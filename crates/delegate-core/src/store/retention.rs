@@ -117,7 +117,6 @@ mod tests {
                 background: false,
                 resumed: 0,
                 rerun_of: None,
-                above: None,
             },
             bytes: *bytes,
             held: None,
