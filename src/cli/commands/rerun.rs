@@ -50,7 +50,7 @@ pub(crate) fn run(args: &RerunArgs, context: &Context) -> Result<Exit, Fault> {
 /// The same in this process.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run()`].
 pub(crate) fn in_front(args: &RerunArgs, context: &Context, given: Given) -> Result<Exit, Fault> {
     let store = Store::open_existing(&context.state_dir);
     let record = store.find_run(&args.run)?;

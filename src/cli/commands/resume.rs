@@ -44,7 +44,7 @@ pub(crate) fn run(args: &ResumeArgs, context: &Context) -> Result<Exit, Fault> {
 /// The same in this process.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run()`].
 pub(crate) fn in_front(args: &ResumeArgs, context: &Context, given: Given) -> Result<Exit, Fault> {
     let store = Store::open_existing(&context.state_dir);
     let record = store.find_run(&args.run)?;

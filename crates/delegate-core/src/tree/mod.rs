@@ -4,7 +4,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`budget`] | one budget: spent, reserved, and whether another child may start |
-//! | [`line`] | who is next, fair by subtree |
+//! | [`mod@line`] | who is next, fair by subtree |
 //! | [`accounts`] | both together with the slots: the pure machine of a tree |
 //! | [`shared`] | that machine behind a lock: [`Tree`], [`Seat`] of a batch, [`Place`] of a child |
 //!
