@@ -105,6 +105,8 @@ pub mod credentials {
 pub mod pages {
     #[doc = include_str!("../docs/agents.md")]
     pub mod agents {}
+    #[doc = include_str!("../docs/background.md")]
+    pub mod background {}
     #[doc = include_str!("../docs/events.md")]
     pub mod events {}
     #[doc = include_str!("../docs/files.md")]
@@ -113,8 +115,12 @@ pub mod pages {
     pub mod janitor {}
     #[doc = include_str!("../docs/jobs.md")]
     pub mod jobs {}
+    #[doc = include_str!("../docs/launchers.md")]
+    pub mod launchers {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
+    #[doc = include_str!("../docs/trees.md")]
+    pub mod trees {}
     #[doc = include_str!("../docs/watchdog.md")]
     pub mod watchdog {}
 }

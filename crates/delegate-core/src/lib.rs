@@ -1,7 +1,8 @@
 //! The parent side of delegation: configuration, plan, launch, monitor, collect, report, run.
 //!
 //! Imports point one way, left to right:
-//! `config < plan < tree < lease < store < launch < monitor < collect < report < run < control < background < delegator`.
+//! `config < plan < {tree, file_state, worktree} < jobs < lease < store < launch < monitor < collect < report < run <
+//! control < {background, helper} < delegator`.
 
 pub mod background;
 pub mod collect;

@@ -217,8 +217,11 @@ fn a_job_gets_its_log_and_its_mark_and_nothing_else() {
     for clean in ["SigIgn:\t0000000000000000", "SigBlk:\t0000000000000000"] {
         assert!(status.contains(clean), "{clean}");
     }
-    let environ = fs::read(format!("/proc/{}/environ", own.pid)).expect("environ");
-    let environ = String::from_utf8_lossy(&environ).into_owned();
+    // It is empty while the shell becomes the program.
+    let environ = wait_for("its environment", || {
+        let environ = fs::read(format!("/proc/{}/environ", own.pid)).ok()?;
+        (!environ.is_empty()).then(|| String::from_utf8_lossy(&environ).into_owned())
+    });
     assert!(environ.contains(&format!("OWNERSHIP_EXEMPT={}", job.id())));
     assert!(!environ.contains("OWNERSHIP_TAG="));
     let mode = |path: &Path| fs::metadata(path).expect("meta").permissions().mode() & 0o777;
@@ -574,4 +577,64 @@ fn a_corrupt_record_kills_nobody() {
     assert!(own.lives());
     fs::write(&path, &whole).expect("restore");
     assert!(job.stop(Duration::ZERO).expect("stop").verified);
+}
+
+/// What stands in the records survives: the rows of an owner that lives are its own, those of a dead one are taken up
+/// once however many come for them, and a number that is somebody else's by now is refused.
+#[test]
+fn c60_a_checkpoint_keeps_a_live_writers_rows_and_hands_a_dead_ones_on_once() {
+    let scene = Scene::new();
+    let open = |name: &str| Gateway::open_with(helper(), &scene.jobs(), name);
+    let (live, none) = open("live").expect("free");
+    assert!(none.is_empty());
+    let sleep = || shell("exec sleep 600").grace(GRACE);
+    let its = live.spawn_background(sleep(), "of one that lives").expect("job");
+    let mut owner = Guarded(scene.owner("gateway").spawn().expect("owner"));
+    wait_for("it has its first job", || {
+        (fs::read_to_string(scene.path().join("handed")).ok()? == "0").then_some(())
+    });
+    owner.kill();
+
+    let start = std::sync::Barrier::new(8);
+    let mut winners = std::thread::scope(|scope| {
+        let comers: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    open("main").ok()
+                })
+            })
+            .collect();
+        comers.into_iter().filter_map(|comer| comer.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    assert_eq!(winners.len(), 1, "two profiles adopt it once");
+    let (next, survivors) = winners.pop().expect("one");
+    let [left] = &survivors[..] else { panic!("{survivors:?}") };
+    assert_ne!(left.id(), its.id());
+    assert_eq!(
+        live.jobs().expect("list").iter().map(ExemptJob::id).collect::<Vec<_>>(),
+        [its.id()]
+    );
+    assert_eq!((its.status(), left.status()), (Status::Running, Status::Running));
+
+    // Its number is somebody else's by now: not its start time.
+    let (own, record) = (identity(left), scene.jobs().join(format!("{}.job", left.id())));
+    let whole = fs::read_to_string(&record).expect("record");
+    let other = |line: &str| match line.strip_prefix("job ").or(line.strip_prefix("shim ")) {
+        Some(rest) => {
+            let mut words: Vec<String> = rest.split(' ').map(str::to_owned).collect();
+            words[1] = (words[1].parse::<u64>().expect("a time") + 1).to_string();
+            format!("{} {}\n", line.split(' ').next().expect("a word"), words.join(" "))
+        }
+        None => format!("{line}\n"),
+    };
+    fs::write(&record, whole.lines().map(other).collect::<String>()).expect("write");
+    drop(next);
+    let (next, survivors) = open("main").expect("free again");
+    assert!(survivors.is_empty(), "{survivors:?}");
+    drop(left.stop(Duration::ZERO));
+    assert!(own.lives(), "nobody is ended on that word");
+    fs::write(&record, &whole).expect("restore");
+    assert!(left.stop(Duration::ZERO).expect("stop").verified);
+    drop((next, live));
 }
