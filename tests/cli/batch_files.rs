@@ -84,11 +84,14 @@ fn standard_input_is_told_apart_from_files() {
 #[test]
 fn a_batch_without_an_end_is_refused_and_not_read_for_ever() {
     let rig = Rig::new();
-    for (file, stdin) in [("-", "/dev/zero"), ("/dev/zero", "/dev/null")] {
+    let no_end = "a device, which may have no end";
+    for (file, stdin, why) in
+        [("-", "/dev/zero", "larger than 64 MiB"), ("/dev/zero", "/dev/null", no_end)]
+    {
         let mut command = rig.command(["run", file]);
         command.stdin(std::fs::File::open(stdin).unwrap());
         let said = Said::of(command.output().unwrap());
-        said.expect(2).says("larger than 64 MiB").says(&format!(" --> {file}"));
+        said.expect(2).says(why).says(&format!(" --> {file}"));
         said.says("nothing was started");
     }
     // A writer that never closes is not waited for either.

@@ -23,10 +23,10 @@ fn the_owner_has_no_child_of_ours() {
     assert_ne!(keeper.parent(), Some(std::process::id().cast_signed()));
     let name = std::fs::read_to_string(format!("/proc/{}/comm", keeper.pid)).expect("comm");
     assert_eq!(name, "warden\n");
-    // Streams, line, owner, table, link, deaths, null, itself, the other guard, and here one child: nothing
-    // that was inherited. Who starts something in a cgroup holds the owner's.
+    // Streams, line, owner, table, link, deaths, null, itself, the other guard, the pipe by which number 1 of a
+    // namespace sees them, and here one child: nothing that was inherited. Who starts something in a cgroup holds the owner's.
     let place = usize::from(support::tier::used() == ownership::containment::Tier::Cgroup);
-    for (guard, count) in [(supervisor, 3 + 8 + 1 + place), (keeper, 3 + 8)] {
+    for (guard, count) in [(supervisor, 3 + 9 + 1 + place), (keeper, 3 + 9)] {
         wait_for("it holds only its own descriptors", || {
             let fds = std::fs::read_dir(format!("/proc/{}/fd", guard.pid)).expect("fds").count();
             (fds == count).then_some(())

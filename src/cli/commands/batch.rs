@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(missing.code, "missing_file");
         assert_eq!(missing.file, Some("/nonexistent/x.yaml".into()));
         assert_eq!(fault(&["/"]).code, "unreadable_file");
-        assert_eq!(fault(&["/dev/zero"]).code, "too_large");
+        assert_eq!(fault(&["/dev/zero"]).code, "unreadable_file");
         assert!(fault(&["a.yaml", "b.yaml"]).hint.unwrap().contains("--agent"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), b"\xff\xfe").unwrap();

@@ -53,6 +53,6 @@ mod tests {
         let whole = text(None);
         assert!(whole.contains(".TH delegate 1") && whole.contains("143"), "{whole}");
         assert!(text(Some("run")).contains(".TH delegate-run 1"));
-        assert!(page(Some("rerun")).is_err());
+        assert!(page(Some("runn")).is_err());
     }
 }
