@@ -14,7 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "--port" => ports.push(TcpListener::bind(("127.0.0.1", value.parse()?))?),
             "--lock" => {
                 let lock = File::create(value)?;
-                lock.try_lock()?;
+                // Whoever looks whether it is held holds it for a moment.
+                lock.lock()?;
                 locks.push(lock);
             }
             "--socket" => sockets.push(UnixListener::bind(value)?),
