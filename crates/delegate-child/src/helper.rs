@@ -5,11 +5,13 @@
 //! A client says which helper it wants in one line of JSON, is answered in one, and then speaks with the helper.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +74,13 @@ fn first_line(stream: &mut UnixStream) -> io::Result<String> {
     Ok(line)
 }
 
+#[cfg(not(target_os = "linux"))]
+fn dial(address: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(address)
+}
+
 /// An address is 107 bytes at most (man 7 unix), a path is not: it is reached through its directory.
+#[cfg(target_os = "linux")]
 fn dial(address: &Path) -> io::Result<UnixStream> {
     let (Some(folder), Some(file)) = (address.parent(), address.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());

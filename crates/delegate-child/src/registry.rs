@@ -66,6 +66,7 @@ impl Registry {
     ///
     /// # Errors
     /// As [`Agent::prepare`]; also when there is no such agent.
+    #[cfg(target_os = "linux")]
     pub(crate) fn prepare(&self, name: &str) -> Result<(), Failure> {
         let runner = self.make(name)?;
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) =

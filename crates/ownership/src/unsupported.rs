@@ -118,3 +118,7 @@ pub(crate) fn run_keeper() -> ExitCode {
 pub(crate) fn run_supervisor() -> ExitCode {
     ExitCode::from(2)
 }
+
+pub(crate) fn run_first() -> ExitCode {
+    ExitCode::from(2)
+}

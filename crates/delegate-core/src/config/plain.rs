@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Where a shell puts a pipe that it has opened itself (`<(…)`): whoever writes there does so now.
@@ -44,7 +44,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(target_os = "linux")]
 fn is_null(meta: &std::fs::Metadata) -> bool {
-    meta.file_type().is_char_device() && meta.rdev() == NULL
+    std::os::unix::fs::MetadataExt::rdev(meta) == NULL && meta.file_type().is_char_device()
 }
 
 #[cfg(not(target_os = "linux"))]

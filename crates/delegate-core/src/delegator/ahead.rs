@@ -1,7 +1,6 @@
 //! What a delegator has started ahead of its children, and which launcher a plan therefore gets: templates and
 //! waiting workers outlive a batch, so that the next one finds them.
 
-use super::Delegator;
 use crate::config::Settings;
 use crate::launch::Launcher;
 use crate::launch::exec::WorkerProgram;
@@ -16,7 +15,8 @@ pub(super) use none::Ahead;
 mod linux {
     use std::sync::{Arc, OnceLock};
 
-    use super::{Delegator, Launcher, Plan, Settings, WorkerProgram};
+    use super::super::Delegator;
+    use super::{Launcher, Plan, Settings, WorkerProgram};
     use crate::launch::pool::{Pool, Terms};
     use crate::launch::zygote::{Account, Zygotes};
     use crate::plan::Launching;

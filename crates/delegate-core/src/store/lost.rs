@@ -31,7 +31,10 @@ pub(super) fn entry(task_index: u32, isolation: &str, folder: Option<&Path>) -> 
         Ok(text) => {
             let last = text.lines().rev().find(|line| line.starts_with('{') && line.ends_with('}'));
             let last = last.map(|line| clipped(line, LAST_EVENT));
-            outcome.notes.extend(last.map(|line| format!("its last event: {line}")));
+            // Its first one may not have been written whole.
+            let said =
+                last.map_or("it said nothing".to_owned(), |line| format!("its last event: {line}"));
+            outcome.notes.push(said);
             outcome.live_transcript = Some(events);
         }
         Err(_) => outcome.notes.push("it said nothing".to_owned()),
@@ -124,6 +127,8 @@ mod tests {
         assert_eq!((never.task_index, never.isolation), (3, Isolation::Thread));
         assert_eq!(never.notes, ["nothing is known of a start"]);
 
+        std::fs::write(dir.path().join("events.jsonl"), "{\"eve").unwrap();
+        assert_eq!(entry(0, "process", Some(dir.path())).notes, ["it said nothing"]);
         std::fs::write(dir.path().join("stderr"), "boom\n").unwrap();
         // The last line is cut off, as a kill does it.
         let events = format!("{{\"event\":\"a\"}}\n{{\"event\":\"{}\"}}\n{{\"eve", "é".repeat(400));

@@ -130,10 +130,6 @@ impl Store {
     }
 
     /// The state directory, if anything can be kept there.
-    #[cfg_attr(
-        not(target_os = "linux"),
-        expect(dead_code, reason = "the ledger is where processes are owned")
-    )]
     pub(crate) fn kept_in(&self) -> Option<&Path> {
         self.inner.keeps_files.then_some(self.inner.state_dir.as_path())
     }

@@ -26,7 +26,7 @@ use std::time::SystemTime;
 
 use delegate_protocol::RunId;
 use delegate_protocol::outcome::Worktree as Entry;
-use ownership::{Identity, Owner};
+use ownership::Owner;
 
 use self::decide::{Verdict, judge};
 use self::git::{Git, Trouble};
@@ -297,6 +297,19 @@ fn forget(held: Held) {
     }
 }
 
+/// Pid and start time, for people: whether it lives is told by the lock on its record.
+#[cfg(target_os = "linux")]
+fn this_process() -> String {
+    let own = ownership::Identity::own();
+    let start = own.start.map_or_else(|| "unknown".to_owned(), |start| start.to_string());
+    format!("{}, start {start}", own.pid)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn this_process() -> String {
+    format!("{}, start unknown", std::process::id())
+}
+
 impl Trees {
     /// Where the child of a task works; `None` where it has no worktree.
     #[must_use]
@@ -310,9 +323,7 @@ impl Trees {
     /// Why not; what was begun is taken away again.
     pub fn make(&self, index: u32) -> Result<(), NoWorktree> {
         let Some(Some(place)) = self.places.get(index as usize) else { return Ok(()) };
-        let owner = Identity::own();
-        let start = owner.start.map_or_else(|| "unknown".to_owned(), |start| start.to_string());
-        let owner = format!("delegate: process {}, start {start}, task {}", owner.pid, place.name);
+        let owner = format!("delegate: process {}, task {}", this_process(), place.name);
         let record = Record {
             owner: owner.clone(),
             repository: place.repository.top.clone(),
