@@ -15,8 +15,8 @@ pub(super) use none::Ahead;
 mod linux {
     use std::sync::{Arc, OnceLock};
 
-    use super::super::Delegator;
     use super::{Launcher, Plan, Settings, WorkerProgram};
+    use crate::delegator::Delegator;
     use crate::launch::pool::{Pool, Terms};
     use crate::launch::zygote::{Account, Zygotes};
     use crate::plan::Launching;
