@@ -52,3 +52,27 @@ fn a_helper_that_cannot_be_reached_is_an_error_with_its_remedy() {
     let said = rig.run(["helper", "docs", "--address", "nobody"]);
     said.expect(2).says("`docs` cannot be reached");
 }
+
+/// A server of somebody else's make does not get the keys that children lease; and it would (the control).
+#[test]
+fn a_helper_gets_no_variable_that_holds_a_key() {
+    for (pools, inherited) in [(true, false), (false, true)] {
+        let rig = Rig::new();
+        rig.file("keys.yaml", "pools:\n  a:\n    credentials:\n      - {api_key_env: LAB_KEY}\n");
+        let script = "env >seen.new; mv seen.new seen; cat";
+        let mut settings = json!({"shared_helpers": {"docs": ["sh", "-c", script]}});
+        if pools {
+            settings["credential_pools"] = json!("~/keys.yaml");
+        }
+        let config = json!({ "delegation": settings }).to_string();
+        rig.file(".config/delegate/config.yaml", config);
+        rig.file("in", lines("x"));
+        let client =
+            format!("(cat in; until test -e seen; do sleep 0.02; done) | {DELEGATE} helper docs");
+        rig.batch("b.yaml", &[&client]);
+        let mut command = rig.command(["run", "b.yaml"]);
+        crate::rig::Said::of(command.env("LAB_KEY", "sk-canary").output().unwrap()).expect(0);
+        let seen = fs::read_to_string(rig.path("seen")).unwrap();
+        assert_eq!(seen.contains("sk-canary"), inherited, "{seen}");
+    }
+}

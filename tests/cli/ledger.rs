@@ -164,3 +164,34 @@ fn escaped(tier: &str, at_start: &str) -> Option<crate::rig::Said> {
     }
     Some(said)
 }
+
+/// How a child ended that nobody of ours was the parent of is not known; the row that says so can be read.
+#[test]
+fn a_ledger_is_read_after_both_guards_were_killed() {
+    use crate::support::{Identity, wait_for};
+    use rustix::process::{Pid, Signal, kill_process};
+    let rig = Rig::new();
+    let task = "echo $$ >task.new; mv task.new task; sleep 1";
+    rig.batch("b.yaml", &[task]);
+    let run = rig.start(["run", "b.yaml"]);
+    wait_for("the task", || rig.path("task").exists().then_some(()));
+    let guard = |name: &str| {
+        let found = rig.processes().into_iter().find(|process| {
+            let comm = fs::read_to_string(format!("/proc/{}/comm", process.pid));
+            comm.is_ok_and(|comm| comm.trim() == name)
+        });
+        found.unwrap_or_else(|| panic!("no {name}"))
+    };
+    let guards: [Identity; 2] = [guard("minder"), guard("warden")];
+    for guard in guards {
+        kill_process(Pid::from_raw(guard.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    }
+    drop(run.end());
+    wait_for("all to be gone", || rig.processes().is_empty().then_some(()));
+    assert!(rows(&rig).iter().any(|row| row.end.is_some()), "{:?}", rows(&rig));
+    for verb in [&["log", "--kills"][..], &["ps", "--json"], &["janitor"]] {
+        let said = rig.run(verb);
+        assert!(!said.err.contains("Invalid column"), "{verb:?} {said:?}");
+        assert_ne!(said.code, Some(3), "{verb:?} {said:?}");
+    }
+}

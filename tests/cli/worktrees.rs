@@ -97,3 +97,42 @@ fn what_a_killed_owner_left_is_cleaned_up_by_the_next_and_its_work_is_kept() {
         assert_eq!(branches(&rig), 1, "only the work is left");
     }
 }
+
+/// What a dead owner's children had done, committed or not, is there after a resume as it was, and the resume works
+/// beside it.
+#[test]
+fn a_resume_takes_nothing_of_what_a_killed_run_has_left() {
+    let rig = rig();
+    let home = rig.dir().display();
+    let commit = "echo 3 > tracked; git -c user.name=t -c user.email=t@t commit -qam work";
+    let task = |name: &str, work: &str| {
+        format!(
+            "test -e {home}/go && exit 0; {work}; touch {home}/{name}; until test -e {home}/go; do sleep 0.02; done"
+        )
+    };
+    rig.batch(
+        "b.yaml",
+        &[&task("clean", "true"), &task("dirty", "echo 2 > tracked"), &task("done", commit)],
+    );
+    let mut killed = start(&rig, "b.yaml");
+    wait_for("all to work", || {
+        ["clean", "dirty", "done"].iter().all(|name| rig.path(name).exists()).then_some(())
+    });
+    let of_killed = rig.processes();
+    killed.signal(Signal::KILL);
+    drop(killed.child().wait());
+    wait_for("all of the killed one to be gone", || {
+        (!of_killed.iter().any(|process| process.is_alive())).then_some(())
+    });
+    rig.file("go", "");
+    rig.run(["resume", "latest"]).expect(0).says("3 completed");
+    let trees = fs::read_dir(rig.path("state/worktrees")).unwrap();
+    let trees: Vec<_> = trees.map(|entry| entry.unwrap().path()).collect();
+    let texts = trees.iter().filter_map(|path| fs::read_to_string(path.join("tracked")).ok());
+    let mut texts: Vec<String> = texts.collect();
+    texts.sort();
+    assert!(texts.contains(&"2\n".to_owned()), "what was not committed: {texts:?}");
+    assert!(texts.contains(&"3\n".to_owned()), "what was: {texts:?}");
+    let subjects = git(rig.dir(), &["log", "--all", "--format=%s"]);
+    assert!(subjects.contains("work"), "{subjects}");
+}

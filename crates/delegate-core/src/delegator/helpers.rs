@@ -24,7 +24,10 @@ impl Inner {
                     None => program::owner().map(|owner| inner.records.kept_by(owner)),
                 };
                 let what = "the socket of the shared helpers";
-                let started = Hub::start(helpers.clone(), owner, inner.control_dir.as_deref());
+                let started = {
+                    let hidden = inner.keys.variables().iter().cloned().collect();
+                    Hub::start(helpers.clone(), owner, hidden, inner.control_dir.as_deref())
+                };
                 none.insert(started.map_err(|source| StartError::System { what, source })?)
             }
         };

@@ -79,7 +79,7 @@ impl Inner {
             }
         };
         let keys = BatchKeys::of(&self.keys, &plan);
-        let trees = self.trees(run, &mut plan)?;
+        let trees = self.trees(run, plan.resumed, &mut plan)?;
         let caller = plan
             .caller()
             .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);

@@ -16,6 +16,7 @@ impl Inner {
     pub(super) fn trees(
         &self,
         run: RunId,
+        again: bool,
         plan: &mut Plan,
     ) -> Result<Option<Arc<Trees>>, StartError> {
         let Some(dirs) = plan.isolated_dirs() else { return Ok(None) };
@@ -34,7 +35,7 @@ impl Inner {
         let worktrees = Worktrees::of(&state_dir, owner);
         self.sweep_once(&worktrees);
         let trees = worktrees
-            .find(run, &dirs)
+            .find(run, again, &dirs)
             .map_err(|(task, dir, why)| StartError::NoWorktree { task, dir, why: why.why })?;
         plan.work_in((0..dirs.len()).map(|index| trees.cwd(index)).collect());
         Ok(Some(Arc::new(trees)))

@@ -60,10 +60,11 @@ impl Drop for Hub {
 }
 
 impl Hub {
-    /// Listens. No helper is started before somebody wants it.
+    /// Listens. No helper is started before somebody wants it; none gets the variables of `hidden`, which hold keys.
     pub(crate) fn start(
         helpers: BTreeMap<String, Vec<String>>,
         owner: Option<Owner>,
+        hidden: Vec<String>,
         dir: Option<&Path>,
     ) -> io::Result<Self> {
         let dir = dir.map_or_else(|| directory(|name| std::env::var_os(name)), Path::to_owned);
@@ -75,7 +76,7 @@ impl Hub {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("delegate-helpers".to_owned()).spawn(move || {
-            let desk = Desk { helpers, owner, actors: HashMap::new() };
+            let desk = Desk { helpers, owner, hidden: hidden.into(), actors: HashMap::new() };
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
                     () = stop.notified() => {}
@@ -98,6 +99,7 @@ impl Hub {
 struct Desk {
     helpers: BTreeMap<String, Vec<String>>,
     owner: Option<Owner>,
+    hidden: Rc<[String]>,
     actors: HashMap<String, mpsc::Sender<Event>>,
 }
 
@@ -119,6 +121,7 @@ impl Desk {
                 name: name.to_owned(),
                 command: command.clone(),
                 owner: owner.clone(),
+                hidden: Rc::clone(&self.hidden),
                 mux: Mux::new(name),
                 clients: HashMap::new(),
                 server: None,
@@ -270,6 +273,7 @@ struct Actor {
     name: String,
     command: Vec<String>,
     owner: Owner,
+    hidden: Rc<[String]>,
     mux: Mux,
     clients: HashMap<Client, Outgoing>,
     server: Option<Server>,
@@ -334,7 +338,12 @@ impl Actor {
                 // The actor is gone with the hub, and its server with it.
                 let tell = move |fact| drop(sender.send((generation, fact)));
                 tracing::info!(target: "delegate::helper", name = self.name, "a shared helper starts");
-                self.server = Some(Server::start(&self.name, &self.command, &self.owner, tell));
+                self.server = Some(Server::start(
+                    &self.name,
+                    (&self.command, &self.hidden),
+                    &self.owner,
+                    tell,
+                ));
             }
             Output::Serve(line) => {
                 return self.server.as_ref().is_none_or(|server| server.send(line));

@@ -44,10 +44,10 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one; what it does is told, and its end at last, once.
+    /// Starts one, without the variables of `hidden`; what it does is told, and its end at last, once.
     pub(super) fn start(
         name: &str,
-        command: &[String],
+        (command, hidden): (&[String], &[String]),
         owner: &Owner,
         tell: impl Fn(Fact) + 'static,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Server {
         let (alive, ended) = mpsc::channel(1);
         let unread = Rc::<Cell<usize>>::default();
         let work = run(
-            (format!("helper {name}"), command.to_vec(), owner.clone()),
+            (format!("helper {name}"), command.to_vec(), hidden.to_vec(), owner.clone()),
             (to_write, Rc::clone(&unread)),
             ended,
             tell,
@@ -77,14 +77,14 @@ impl Server {
 type ToWrite = (mpsc::UnboundedReceiver<Vec<u8>>, Rc<Cell<usize>>);
 
 async fn run(
-    (purpose, command, owner): (String, Vec<String>, Owner),
+    (purpose, command, hidden, owner): (String, Vec<String>, Vec<String>, Owner),
     to_write: ToWrite,
     mut dropped: mpsc::Receiver<()>,
     tell: impl Fn(Fact) + 'static,
 ) {
     let (sender, mut ended) = mpsc::unbounded_channel();
     // The supervisor may have to be started first.
-    let start = move || spawn(purpose, &command, &owner, sender);
+    let start = move || spawn(purpose, (&command, &hidden), &owner, sender);
     let started = match tokio::task::spawn_blocking(start).await {
         Ok(started) => started,
         Err(panic) => Err(panic.to_string()),
@@ -132,7 +132,7 @@ struct Pipes {
 
 fn spawn(
     purpose: String,
-    command: &[String],
+    (command, hidden): (&[String], &[String]),
     owner: &Owner,
     ended: mpsc::UnboundedSender<String>,
 ) -> Result<(Owned, Pipes), String> {
@@ -147,6 +147,7 @@ fn spawn(
         .fd(1, stdout.into())
         .fd(2, stderr.into())
         .purpose(purpose);
+    let spawn = hidden.iter().fold(spawn, |spawn, name| spawn.env_remove(name));
     let sink = move |event| {
         let word = match event {
             ChildEvent::Exited(exit) => ended_by(exit.status),

@@ -105,6 +105,8 @@ pub struct Plan {
     pub started: SystemTime,
     /// Tasks that have their outcome from before ([`Again`]): they are not launched.
     pub(crate) ended: BTreeMap<u32, Status>,
+    /// It goes on with a run that was begun before.
+    pub(crate) resumed: bool,
     /// One id per task: events and launch name the same child.
     ids: Vec<SubagentId>,
     /// First session nonce of this batch, random.
@@ -422,6 +424,7 @@ fn plan_within(
         settings: settings.clone(),
         started: SystemTime::now(),
         ended,
+        resumed: means.again.is_some(),
         ids,
         nonce: uuid::Uuid::new_v4().as_fields().0,
         frame,

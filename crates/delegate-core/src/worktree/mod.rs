@@ -113,15 +113,19 @@ impl Worktrees {
     }
 
     /// Finds a repository and a commit for each task that wants a worktree (`None`: it wants none). Makes
-    /// nothing.
+    /// nothing. `again` says that the run was begun before: its worktrees may be there and hold work, so those of
+    /// this time have names of their own.
     ///
     /// # Errors
     /// The first task that can have none, and why: no git, no repository, no commit yet.
     pub fn find(
         &self,
         run: RunId,
+        again: bool,
         dirs: &[Option<PathBuf>],
     ) -> Result<Trees, (usize, PathBuf, NoWorktree)> {
+        // A part of a random id.
+        let time = again.then(|| RunId::random().to_string().chars().take(6).collect::<String>());
         let mut known: HashMap<&Path, Arc<Repository>> = HashMap::new();
         let mut places = Vec::with_capacity(dirs.len());
         for (index, dir) in dirs.iter().enumerate() {
@@ -136,7 +140,10 @@ impl Worktrees {
                     Arc::clone(known.entry(dir).or_insert(Arc::new(found)))
                 }
             };
-            let name = format!("{run}-{index}");
+            let name = match &time {
+                Some(time) => format!("{run}-{index}-{time}"),
+                None => format!("{run}-{index}"),
+            };
             let (path, branch) = (self.folder.join(&name), format!("delegate/{name}"));
             let place = Place { repository, path, branch, name };
             // It goes to the child as text.
@@ -323,6 +330,10 @@ impl Trees {
     /// Why not; what was begun is taken away again.
     pub fn make(&self, index: u32) -> Result<(), NoWorktree> {
         let Some(Some(place)) = self.places.get(index as usize) else { return Ok(()) };
+        if place.path.symlink_metadata().is_ok() {
+            // Somebody's, whoever that was: what is in it is not ours to take away.
+            return Err(NoWorktree { why: format!("{} is there already", place.path.display()) });
+        }
         let owner = format!("delegate: process {}, task {}", this_process(), place.name);
         let record = Record {
             owner: owner.clone(),

@@ -359,7 +359,8 @@ fn end_word(end: End) -> &'static str {
 
 fn end_of(word: &str, exit: Option<ExitStatus>, left: Option<u32>) -> Option<End> {
     match word {
-        "exited" => exit.map(End::Exited),
+        // Of one that ended while nobody of ours was its parent, no number was stored.
+        "exited" => Some(End::Exited(exit.unwrap_or(ExitStatus::Unknown))),
         "lost" => Some(End::Lost),
         "left" => left.map(End::Left),
         "not started" => Some(End::NotStarted),
