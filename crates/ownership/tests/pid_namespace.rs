@@ -44,7 +44,8 @@ fn number_1(child: &Owned) -> Identity {
 fn a_child_sees_numbers_of_its_own_and_nobody_else() {
     let Some(owner) = owner() else { return };
     let dir = tempfile::tempdir().expect("dir");
-    let script = "cd \"$DIR\"; { echo $$ $PPID; pwd; ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; \
+    // Number 1 gives itself its name, and nobody waits for that.
+    let script = "cd \"$DIR\"; until grep -qx porter /proc/1/comm; do sleep 0.01; done; { echo $$ $PPID; pwd; ls /proc | grep -c '^[0-9]'; cat /proc/1/comm; \
                   } > seen; echo $$ > ready; exec sleep 600";
     let (child, _events) = start(&owner, shell(script).env("DIR", dir.path()));
     wait_for("it has looked", || dir.path().join("ready").exists().then_some(()));
@@ -191,7 +192,7 @@ fn a_user_without_rights_has_one_in_a_user_namespace() {
     fs::copy(OWN, &own).expect("copy");
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("mode");
-    let script = "echo $$ $(id -u) $(id -g); cat /proc/1/comm; unshare -m true 2>&1; exit 5";
+    let script = "until grep -qx porter /proc/1/comm; do sleep 0.01; done; echo $$ $(id -u) $(id -g); cat /proc/1/comm; unshare -m true 2>&1; exit 5";
     let output = Command::new("setpriv")
         .args(["--reuid", "12345", "--regid", "12345", "--clear-groups"])
         .arg(&own)
