@@ -49,9 +49,20 @@ fn next(rig: &Rig) -> Box<Completion> {
     }
 }
 
+/// Children that run at one moment: each run is asked by itself, so only those count that two looks have seen.
 fn running(rig: &Rig) -> usize {
-    let runs = rig.delegator.operator(None).list_blocking();
-    runs.iter().map(|run| run.list.children.len()).sum()
+    let look = || -> BTreeSet<_> {
+        let runs = rig.delegator.operator(None).list_blocking();
+        runs.iter().flat_map(|run| run.list.children.iter().map(|child| child.child)).collect()
+    };
+    let mut before = look();
+    loop {
+        let now = look();
+        if now == before {
+            return now.len();
+        }
+        before = now;
+    }
 }
 
 /// As if the process that began everything here had died.

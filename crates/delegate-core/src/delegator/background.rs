@@ -96,9 +96,10 @@ impl Batch {
             .map_err(|error| StartError::Unreadable(format!("the origin is not data: {error}")))?;
         let store = self.delegator.store().clone();
         let (run, plan, position) = self.resumable().start_captured(origin)?;
-        let id = run.id();
+        let (id, control) = (run.id(), run.control());
         run.leave();
-        // Its row is there before anybody is told of it.
+        // Its row is there before anybody is told of it: its loop answers once it has asked for that row.
+        drop(control.list().await);
         store.written().await;
         Ok(dispatched(&store, id, &plan, position))
     }
