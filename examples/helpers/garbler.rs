@@ -73,17 +73,14 @@ fn main() -> io::Result<ExitCode> {
             hello(&mut line, PROTOCOL_VERSION)?;
             hello(&mut line, PROTOCOL_VERSION)?;
         }
+        // In one breath: between two the parent may have sent the task.
+        "early-event" => hello_and(&mut line, &text("too early"))?,
+        "early-ask" => hello_and(&mut line, &ask(1))?,
         "wrong-version" => hello(&mut line, PROTOCOL_VERSION + 1000)?,
         _ => hello(&mut line, PROTOCOL_VERSION)?,
     }
     if mode == "deaf" {
         run_on();
-    }
-    if mode == "early-event" {
-        send(&mut line, &text("too early"))?;
-    }
-    if mode == "early-ask" {
-        send(&mut line, &ask(1))?;
     }
     let spec = begin(&mut line)?;
     let (mode, count) = if mode == "goal" { mode_of(&spec.goal) } else { (mode, count) };
@@ -174,9 +171,18 @@ fn misbehave(mut line: UnixStream, mode: &str, count: Option<u64>) -> io::Result
 }
 
 fn hello(line: &mut UnixStream, protocol: u32) -> io::Result<()> {
+    send(line, &greeting(protocol))
+}
+
+fn hello_and(line: &mut UnixStream, message: &ChildMessage) -> io::Result<()> {
+    let both = [framed(&greeting(PROTOCOL_VERSION))?, framed(message)?].concat();
+    line.write_all(&both)
+}
+
+fn greeting(protocol: u32) -> ChildMessage {
     let agents = ["garbler", "command"].map(str::to_owned).to_vec();
     let (program_version, pid) = ("0.0.0-garbler".to_owned(), std::process::id());
-    send(line, &ChildMessage::Hello(Hello { protocol, program_version, pid, agents }))
+    ChildMessage::Hello(Hello { protocol, program_version, pid, agents })
 }
 
 /// Reads until the spec is there.
