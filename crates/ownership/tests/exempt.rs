@@ -205,11 +205,13 @@ fn a_job_gets_its_log_and_its_mark_and_nothing_else() {
     let scene = Scene::new();
     let job = scene.start("exec sleep 600");
     let own = identity(&job);
-    let fds: BTreeSet<_> = fs::read_dir(format!("/proc/{}/fd", own.pid))
-        .expect("fds")
-        .map(|fd| fd.expect("fd").file_name().into_string().expect("number"))
-        .collect();
-    assert_eq!(fds, ["0", "1", "2"].map(str::to_owned).into());
+    let streams: BTreeSet<_> = ["0", "1", "2"].map(str::to_owned).into();
+    // A program that is being loaded holds its libraries for a moment.
+    wait_for("it holds its streams and nothing else", || {
+        let fds = fs::read_dir(format!("/proc/{}/fd", own.pid)).ok()?;
+        let fds = fds.map(|fd| Some(fd.ok()?.file_name().into_string().expect("number")));
+        (fds.collect::<Option<BTreeSet<_>>>()? == streams).then_some(())
+    });
     for fd in ["1", "2"] {
         assert_eq!(fs::read_link(format!("/proc/{}/fd/{fd}", own.pid)).expect("fd"), job.log());
     }

@@ -142,7 +142,11 @@ impl Loop {
 
     fn look_at_group(&mut self, scope: ScopeId) -> Vec<Member> {
         let Some(group) = self.groups.get(&scope) else { return Vec::new() };
-        let (mark, seen) = (group.adopted.mark, group.seen.clone());
+        let (mark, mut seen) = (group.adopted.mark, group.seen.clone());
+        // A stranger may have the reaped leader's number, and have begun in the same clock tick: the handle tells.
+        let leader = group.adopted.leader;
+        let is_leaders = identity::pid_of(group.handle.as_fd()) == Some(leader);
+        seen.retain(|member| is_leaders || member.pid != leader);
         let numbered: Vec<_> = by_number(group.adopted).collect();
         let numbered = if group.has_its_number() { numbered } else { Vec::new() };
         // Scopes of guards have marks of other numbers, and their own ends.
