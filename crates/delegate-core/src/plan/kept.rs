@@ -2,15 +2,11 @@
 //! What was left out is named with the variable of the environment that gives it again. Pure; written and
 //! read by [`crate::store`], asked for by [`crate::delegator`].
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use delegate_protocol::{SubagentId, Value, codec};
+use delegate_child::IntoOrder;
+use delegate_protocol::{Order, SubagentId, Value, codec};
 use serde::{Deserialize, Serialize};
 
-use super::task::{Params, Task};
-use super::{Plan, milliseconds};
+use super::{Plan, Task};
 
 /// Bytes of one task that are kept. A longer one is not: its batch file is the better place.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -41,23 +37,11 @@ struct Withheld {
     variable: String,
 }
 
-/// The stored form. Every field of a [`Task`] but where it was written.
+/// The stored form: the task as it crosses a line, less what was left out.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     subagent_id: SubagentId,
-    agent: String,
-    goal: String,
-    context: Option<String>,
-    params: Value,
-    timeout_ms: Option<u64>,
-    cwd: Option<PathBuf>,
-    images: Vec<String>,
-    group: Option<String>,
-    toolsets: Option<Vec<String>>,
-    traceparent: Option<String>,
-    metadata: BTreeMap<String, Value>,
-    output_schema: Value,
-    worktree_isolation: Option<bool>,
+    order: Order,
     withheld: Vec<Withheld>,
 }
 
@@ -119,33 +103,14 @@ impl Plan {
 }
 
 fn keep(task: &Task, subagent_id: SubagentId) -> Option<Vec<u8>> {
-    let Task {
-        agent,
-        goal,
-        context,
-        params,
-        timeout,
-        cwd,
-        images,
-        group,
-        toolsets,
-        traceparent,
-        metadata,
-        output_schema,
-        worktree_isolation,
-        origin: _,
-        timeout_origin: _,
-    } = task;
+    let mut order = task.clone().into_order().ok()?;
     let mut withheld = Vec::new();
-    let mut params = params.value().ok()?;
-    withhold(&mut params, &mut vec!["params".to_owned()], false, &mut withheld);
-    let mut metadata = metadata.clone();
-    for (key, value) in &mut metadata {
+    withhold(&mut order.params, &mut vec!["params".to_owned()], false, &mut withheld);
+    for (key, value) in &mut order.metadata {
         let place = &mut vec!["metadata".to_owned(), key.clone()];
         withhold(value, place, is_secret(key), &mut withheld);
     }
-    let mut images = images.clone();
-    for (position, image) in images.iter_mut().enumerate() {
+    for (position, image) in order.images.iter_mut().enumerate() {
         // A signed address is a key.
         if image.contains("://") && (image.contains('@') || image.contains('?')) {
             image.clear();
@@ -156,23 +121,7 @@ fn keep(task: &Task, subagent_id: SubagentId) -> Option<Vec<u8>> {
             });
         }
     }
-    let stored = Stored {
-        subagent_id,
-        agent: agent.clone(),
-        goal: goal.clone(),
-        context: context.clone(),
-        params,
-        timeout_ms: timeout.map(milliseconds),
-        cwd: cwd.clone(),
-        images,
-        group: group.clone(),
-        toolsets: toolsets.clone(),
-        traceparent: traceparent.clone(),
-        metadata,
-        output_schema: output_schema.value().ok()?,
-        worktree_isolation: *worktree_isolation,
-        withheld,
-    };
+    let stored = Stored { subagent_id, order, withheld };
     codec::to_bytes(&stored).ok().filter(|bytes| bytes.len() <= MAX_BYTES)
 }
 
@@ -252,56 +201,22 @@ pub fn revive(
         let shown = place.join(".");
         let text = variable(&name)
             .ok_or_else(|| ReviveError::NotGiven { place: shown.clone(), variable: name })?;
-        if !put_back(&mut stored, &place, text) {
+        if !put_back(&mut stored.order, &place, text) {
             return Err(unreadable(&format!("there is no {shown}")));
         }
     }
-    let Stored {
-        subagent_id,
-        agent,
-        goal,
-        context,
-        params,
-        timeout_ms,
-        cwd,
-        images,
-        group,
-        toolsets,
-        traceparent,
-        metadata,
-        output_schema,
-        worktree_isolation,
-        withheld: _,
-    } = stored;
-    let task = Task {
-        agent,
-        goal,
-        context,
-        params: Params::new(&params),
-        timeout: timeout_ms.map(Duration::from_millis),
-        cwd,
-        images,
-        group,
-        toolsets,
-        traceparent,
-        metadata,
-        output_schema: Params::new(&output_schema),
-        worktree_isolation,
-        origin: None,
-        timeout_origin: None,
-    };
-    Ok((task, subagent_id))
+    Ok((Task::from(stored.order), stored.subagent_id))
 }
 
 /// Whether there was such a place.
-fn put_back(stored: &mut Stored, place: &[String], text: String) -> bool {
+fn put_back(order: &mut Order, place: &[String], text: String) -> bool {
     let (root, rest) = match place {
         [field, position] if field == "images" => {
-            let image = position.parse().ok().and_then(|at: usize| stored.images.get_mut(at));
+            let image = position.parse().ok().and_then(|at: usize| order.images.get_mut(at));
             return image.map(|image| *image = text).is_some();
         }
-        [field, rest @ ..] if field == "params" => (Some(&mut stored.params), rest),
-        [field, key, rest @ ..] if field == "metadata" => (stored.metadata.get_mut(key), rest),
+        [field, rest @ ..] if field == "params" => (Some(&mut order.params), rest),
+        [field, key, rest @ ..] if field == "metadata" => (order.metadata.get_mut(key), rest),
         _ => return false,
     };
     let mut at = root;
@@ -317,6 +232,8 @@ fn put_back(stored: &mut Stored, place: &[String], text: String) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::plan::{Isolation, Means, plan};
 
