@@ -202,6 +202,21 @@ fn what_a_rule_keeps_lives_however_the_rest_ends() {
     run(cases.map(case).collect());
 }
 
+/// The keeper gets what the supervisor let go as it leaves, perhaps between its look and its signals. One round in
+/// sixteen met that.
+#[test]
+fn what_is_kept_is_hit_by_no_guard_that_leaves() {
+    if !are_there() {
+        return;
+    }
+    for _ in 0..40 {
+        let mut kept = Kept::start(&["--keep", "tmux,ssh-agent"], "");
+        let guards = kept.guards();
+        kept.let_exit();
+        assert_only_kept(&kept, guards);
+    }
+}
+
 /// A tmux server that somebody else has started.
 struct Stranger {
     dir: tempfile::TempDir,

@@ -313,12 +313,15 @@ impl Loop {
             }
         }
         self.write_down_kills(scopes, &members);
+        // Who came meanwhile, and is kept by a rule, was left out.
+        self.spare(scopes);
         events
     }
 
     fn write_down_kills(&mut self, scopes: &[ScopeId], members: &[Member]) {
         for scope in scopes {
-            self.write_down_signal(*scope, libc::SIGKILL, self.stems(*scope));
+            let stems = self.stems(*scope).into_iter().filter(|pid| !self.keeps(*pid));
+            self.write_down_signal(*scope, libc::SIGKILL, stems.collect::<Vec<_>>());
         }
         // Of several at once it is not known whose the others are.
         let whose = if let [scope] = scopes { *scope } else { ScopeId::ALL };
@@ -352,7 +355,8 @@ impl Loop {
         self.adopt_and_stop(scopes, &mut dead, &mut stopped);
         for _ in 0..STOP_ROUNDS {
             let stems = scopes.iter().flat_map(|scope| self.stems(*scope));
-            let stems = stems.filter(|pid| dead.lives(*pid)).collect();
+            // Who came since the last look, and is kept by a rule, is let go by the next one.
+            let stems = stems.filter(|pid| dead.lives(*pid) && !self.keeps(*pid)).collect();
             let met = stopped.round(self.source, stems);
             let adopted = self.adopt_and_stop(scopes, &mut dead, &mut stopped);
             if !met && !adopted {
