@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use delegate_protocol::Tokens;
 use delegate_runtime::config::Settings;
+use delegate_runtime::control::Operator;
 use delegate_runtime::{
     Agent, AskError, Event, Failure, Identity, Isolation, ManualClock, Outcome, Relayed, Session,
     Status, SubagentId, Task, blocking,
@@ -412,12 +413,15 @@ fn a_task_that_waits_for_a_slot_is_in_the_list_with_its_position() {
             let up = matches!(run.events().next()?, Event::Text { text, .. } if text == "up");
             up.then_some(())
         });
-        let list = control.list_blocking().unwrap();
+        // The chief goes on for a moment at each event of its child.
+        let list = wait_for("the chief waits", || {
+            let list = control.list_blocking().unwrap();
+            (list.children[0].state == "waiting").then_some(list)
+        });
         let line: Vec<_> =
             list.line.iter().map(|task| (task.goal.as_str(), task.position)).collect();
         // Turns: the root's batch had the first one when the chief lent its slot, the leaf the second.
         assert_eq!(line, [("later", 1), ("last", 2)], "{isolation:?}");
-        assert_eq!(list.children[0].state, "waiting", "{isolation:?}");
         let below = rig.delegator.operator(None).list_blocking();
         let nested = below.iter().find(|run| run.parent_id.is_some()).expect("it is listed");
         assert_eq!(nested.parent_id, Some(list.children[0].child));
@@ -519,6 +523,15 @@ fn until_up(run: &mut blocking::Run, count: usize) -> BTreeMap<String, SubagentI
         }
     }
     up
+}
+
+/// Until a child is seen waiting for its own. The list is answered after what the run heard before.
+fn until_it_waits(operator: &Operator, goal: &str) {
+    wait_for("it waits", || {
+        let runs = operator.list_blocking();
+        let mut all = runs.iter().flat_map(|run| &run.list.children);
+        all.any(|child| child.goal == goal && child.state == "waiting").then_some(())
+    });
 }
 
 fn statuses(run: blocking::Run) -> (BTreeMap<String, Status>, Vec<Outcome>) {
@@ -660,9 +673,9 @@ fn a_child_that_waits_for_its_children_is_not_stale_while_they_live() {
         // The one below is given time; nothing is said of its parent.
         let operator = delegator.operator(None);
         operator.extend(&up["long"].to_string(), Duration::from_secs(5000)).unwrap();
-        // Answered only after the run has heard it.
-        assert_eq!(operator.list_blocking().len(), 2);
         for _ in 0..4 {
+            // It goes on for a moment at each event of its child, and the last one may be on its way still.
+            until_it_waits(&operator, "patient");
             clock.advance(Duration::from_secs(200));
         }
         let mut ended = None;
