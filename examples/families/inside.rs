@@ -322,8 +322,14 @@ impl Agent {
             if let Ok(pid) = fs::read_to_string(dir.join("agent")) {
                 let pid = pid.trim().parse().ok()?;
                 let found = match case.mode {
+                    // One that dies at once may be gone, with all that held it, before it is looked for.
                     Mode::Own if case.tier == Tier::PidNamespace => {
-                        Some(Identity::from_inside(pid, dir)?)
+                        let ended = process.try_wait().ok()?.is_some();
+                        let found = Identity::from_inside(pid, dir);
+                        if found.is_none() && !ended {
+                            return None;
+                        }
+                        found
                     }
                     Mode::Before | Mode::Own | Mode::Spawn => Identity::of(pid),
                 };

@@ -812,8 +812,13 @@ fn while_all_keys_rest_nobody_calls_and_then_all_get_through() {
         let limits = CallLimits { max_concurrent_calls: Some(2), requests_per_minute: None };
         let settings = Settings { provider_limits: [("p".to_owned(), limits)].into(), ..on("p") };
         let bench = Bench::new(isolation, &pools, settings);
-        let run = bench.delegator.batch((0..30).map(|_| task(vec![Do::Call(1)]))).start().unwrap();
+        let calls = || task(vec![Do::Say("up".to_owned()), Do::Call(1)]);
+        let mut run = bench.delegator.batch((0..30).map(|_| calls())).start().unwrap();
         wait_for("the first refusal", || (provider.calls("k0", 429) > 0).then_some(()));
+        // None of them is below its start limit when the clock moves.
+        for _ in 0..30 {
+            until_text(&mut run, "up");
+        }
         let state = bench.state.path().join("keys/status.json");
         wait_for("it to be known", || {
             fs::read_to_string(&state).ok().filter(|text| text.contains("exhausted"))
@@ -894,13 +899,19 @@ fn calls_per_minute_stay_below_the_limit_of_the_provider() {
         let limits = CallLimits { max_concurrent_calls: None, requests_per_minute: Some(5) };
         let settings = Settings { provider_limits: [("p".to_owned(), limits)].into(), ..on("p") };
         let bench = Bench::new(isolation, &pools, settings);
-        let run = bench.delegator.batch((0..7).map(|_| task(vec![Do::Call(1)]))).start().unwrap();
+        let calls = || task(vec![Do::Say("up".to_owned()), Do::Call(1)]);
+        let mut run = bench.delegator.batch((0..7).map(|_| calls())).start().unwrap();
+        // None of them is below its start limit when the clock moves.
+        for _ in 0..7 {
+            until_text(&mut run, "up");
+        }
         wait_for("the first five", || (provider.all_calls() == 5).then_some(()));
         bench.clock.advance(Duration::from_secs(59));
         assert_eq!(provider.all_calls(), 5, "{isolation:?}");
         bench.clock.advance(Duration::from_secs(1));
-        drop(run.finish());
-        assert_eq!(provider.all_calls(), 7);
+        let report = run.finish();
+        let ends: Vec<_> = report.results().map(|end| (end.status, end.error.clone())).collect();
+        assert_eq!(provider.all_calls(), 7, "{isolation:?} {ends:?}");
     }
 }
 

@@ -119,7 +119,7 @@ fn rb_14_children_outlive_a_blocking_pool_and_the_runtime_around_it() {
 }
 
 /// Zombies of the owner, its supervisor and our workers; a process is a zombie for a moment before it
-/// is reaped, so one counts that is still there a second later.
+/// is reaped, so one counts that is still there three seconds later.
 #[test]
 fn rb_16_no_zombie_stays_among_owner_supervisor_and_workers() {
     let forker = json!({"argv": [helper("forker"), "leave"]});
@@ -142,7 +142,7 @@ fn rb_16_no_zombie_stays_among_owner_supervisor_and_workers() {
         first_seen.retain(|pid, _| zombies.contains(pid));
         for pid in zombies {
             let since = *first_seen.entry(pid).or_insert_with(Instant::now);
-            assert!(since.elapsed() < Duration::from_secs(1), "{:?} stays a zombie", stat(pid));
+            assert!(since.elapsed() < Duration::from_secs(3), "{:?} stays a zombie", stat(pid));
         }
         if let Some(report) = owner.pending().iter().find_map(|line| line.get("report").cloned()) {
             break report;

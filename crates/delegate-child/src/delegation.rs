@@ -146,9 +146,14 @@ impl Delegation {
     /// # Errors
     /// As [`Delegation::next_event`].
     pub fn finish(&mut self) -> Result<Vec<Outcome>, AskError> {
+        let unwinds = self.desk.token.is_raised();
         while !self.over {
             self.follow()?;
             self.events.clear();
+            // The word to stop may come with an answer: what its children still had is for one that asks again.
+            if !unwinds && self.desk.token.is_raised() {
+                return Err(AskError::Interrupted);
+            }
         }
         Ok(std::mem::take(&mut self.outcomes))
     }
@@ -185,5 +190,44 @@ impl Drop for Delegation {
         if !self.over {
             self.desk.tell(Question::StopDelegation { run: self.run, forget: true });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::cancel::{Reason, Token};
+    use crate::mail::Mailbox;
+
+    /// Both are there when it looks, as when a stop of the child has ended its children as well.
+    #[test]
+    fn a_stop_that_comes_with_the_last_answer_is_a_stop() {
+        let desk = Desk::new(Arc::<Token>::default(), Arc::<Mailbox>::default());
+        let mut delegation = Delegation {
+            run: RunId::from_u128(1),
+            tasks: 1,
+            desk: Arc::clone(&desk),
+            events: VecDeque::new(),
+            summary: String::new(),
+            outcomes: Vec::new(),
+            over: false,
+        };
+        let waiting = thread::spawn(move || {
+            let first = delegation.finish();
+            (first, delegation.finish())
+        });
+        let number = loop {
+            match desk.mail.asks.take_unsent() {
+                Some((number, _)) => break number,
+                None => thread::yield_now(),
+            }
+        };
+        desk.token.announce(Reason::Interrupt);
+        desk.mail.asks.answer(number, Answer::Told(Told::Over));
+        let (first, again) = waiting.join().unwrap();
+        assert!(matches!(first, Err(AskError::Interrupted)), "{first:?}");
+        assert!(again.is_ok_and(|outcomes| outcomes.is_empty()));
     }
 }

@@ -22,11 +22,16 @@ pub(crate) struct Stat {
     pub(crate) parent: Pid,
     pub(crate) group: Pid,
     pub(crate) session: Pid,
+    /// It is on its way out, or out: `PF_EXITING` of the kernel's flags.
+    pub(crate) exiting: bool,
     /// Those that have not ended; the main thread counts until the process is reaped.
     pub(crate) threads: u32,
     /// In clock ticks since boot.
     pub(crate) start: u64,
 }
+
+/// `include/linux/sched.h`; the word is field 9 in proc_pid_stat(5), for all to see.
+const EXITING: u64 = 4;
 
 impl Stat {
     /// `None` when there is no such process.
@@ -47,7 +52,8 @@ impl Stat {
             parent: fields.next()?.parse().ok()?,
             group: fields.next()?.parse().ok()?,
             session: fields.next()?.parse().ok()?,
-            threads: fields.nth(13)?.parse().ok()?,
+            exiting: fields.nth(2)?.parse::<u64>().ok()? & EXITING != 0,
+            threads: fields.nth(10)?.parse().ok()?,
             start: fields.nth(1)?.parse().ok()?,
         })
     }

@@ -94,6 +94,29 @@ fn the_directory_of_an_owner_that_is_killed_goes_with_its_guards() {
     is_gone(cell.parent().expect("a place"));
 }
 
+/// Where nobody says that a guard lives, the guards of another owner may take it for a dead owner's while it is being
+/// ended. The keeper says so as soon as it is the only one.
+#[test]
+fn a_keeper_that_takes_over_holds_the_place() {
+    use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+    let Some(base) = tier::cgroup() else { return };
+    let owner = owner();
+    let (child, _events) = start(&owner, sleeper());
+    let place = cell(&base, &child).parent().expect("a place").to_owned();
+    let own = Identity::of(child.pid().cast_signed()).expect("it lives");
+    let supervisor = own.parent().and_then(Identity::of).expect("its guard");
+    supervisor.kill();
+    wait_for("another guard is its parent", || (own.parent()? != supervisor.pid).then_some(()));
+    let fd = open(&place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).expect("a directory");
+    wait_for("it is held", || {
+        let free = flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if free {
+            flock(&fd, FlockOperation::Unlock).expect("unlock");
+        }
+        (!free).then_some(())
+    });
+}
+
 /// Stops all of them, so that nobody does anything between the first death and the last. From the lowest one up: a death
 /// above a stopped group would continue it (`setpgid(2)`).
 fn kill_all_at_once(owner: &mut TreeOwner) {

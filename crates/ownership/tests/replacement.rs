@@ -96,6 +96,40 @@ fn a_killed_keeper_is_followed_by_its_supervisor() {
     ends_properly(&child, &events);
 }
 
+/// The kernel hands what a dying supervisor had to the keeper before that one is seen dead: a child of the keeper's own
+/// that dies in the same moment has left none of it.
+#[test]
+fn what_the_other_guard_had_is_nobodys_leavings() {
+    let owner = owner();
+    let (mut own, _events) = start(&owner, sleeper());
+    for round in 0..5 {
+        let first = Guards::of(&own);
+        first.supervisor.kill();
+        gone(first.supervisor);
+        let (guards, below) = Guards::next(&owner);
+        let (beside, _events) = start(&owner, sleeper());
+        let others =
+            [&below, &beside].map(|child| Identity::of(child.pid().cast_signed()).unwrap());
+        signal(guards.keeper, Signal::STOP);
+        wait_for("it stands", || (guards.keeper.state().as_deref() == Some("T")).then_some(()));
+        guards.supervisor.kill();
+        gone(guards.supervisor);
+        let dying = Identity::of(own.pid().cast_signed()).unwrap();
+        dying.kill();
+        gone(dying);
+        signal(guards.keeper, Signal::CONT);
+        let emptied = own.wait_empty().expect("its end");
+        assert_eq!(emptied.leftover_count, 0, "round {round}: {emptied:?}");
+        for other in others {
+            wait_for("the keeper is its parent", || {
+                (other.parent() == Some(guards.keeper.pid)).then_some(())
+            });
+            assert!(other.lives(), "round {round}");
+        }
+        own = Guards::next(&owner).1;
+    }
+}
+
 /// Starts children until one has this keeper.
 fn wait_next(owner: &ownership::Owner, keeper: Identity) -> (Guards, Owned) {
     wait_for("a supervisor below the new keeper", || {
@@ -253,8 +287,7 @@ fn starts_that_cross_a_death_are_done_once() {
                     let one = |at: usize| {
                         let script =
                             format!("echo {thread}.{at} >> {}; exec sleep 600", mark.display());
-                        let (child, _events) = start(owner, shell(&script));
-                        child
+                        start(owner, shell(&script))
                     };
                     (0..25).map(one).collect::<Vec<_>>()
                 })
@@ -275,11 +308,16 @@ fn starts_that_cross_a_death_are_done_once() {
     });
     let distinct: std::collections::HashSet<_> = lines.iter().collect();
     assert_eq!((lines.len(), distinct.len()), (100, 100), "none lost, none twice");
-    assert!(children.iter().all(|child| Identity::of(child.pid().cast_signed()).is_some()));
-    for child in &children {
+    let dead: Vec<_> = children
+        .iter()
+        .filter(|(child, _)| Identity::of(child.pid().cast_signed()).is_none())
+        .map(|(child, events)| (child.pid(), events.try_iter().collect::<Vec<_>>()))
+        .collect();
+    assert!(dead.is_empty(), "all of them live: {dead:?}");
+    for (child, _) in &children {
         child.kill();
     }
-    for child in &children {
+    for (child, _) in &children {
         child.wait_empty().expect("empty");
     }
 }

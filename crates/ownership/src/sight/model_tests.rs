@@ -35,6 +35,7 @@ impl Painter {
             parent: parent.cast_signed(),
             group: 1,
             session: 1,
+            exiting: false,
             threads: 1,
             start: 5,
         };

@@ -265,6 +265,14 @@ impl Loop {
         self.tier.place.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
+    /// Says that a guard lives, where the other one may have said it alone: what a dead owner left is otherwise ended
+    /// by the guards of the next one, which know nothing of what is to be kept.
+    pub(super) fn hold_place(&mut self) {
+        if !self.tier.is_blind() {
+            drop(self.place(false));
+        }
+    }
+
     /// The cgroup of a scope, if it has one.
     pub(super) fn cell(&mut self, scope: ScopeId) -> Option<Cell> {
         if self.tier.is_blind() {

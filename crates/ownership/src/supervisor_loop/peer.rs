@@ -53,6 +53,18 @@ impl Loop {
         self.peer.as_ref().is_some_and(|peer| peer.pid == pid)
     }
 
+    /// The supervisor below us, if it is dead and not reaped.
+    pub(super) fn dead_peer(&self) -> Option<Dead> {
+        self.peer.as_ref().filter(|peer| peer.pid != 0).and_then(|peer| wait::look_at(peer.pid))
+    }
+
+    /// Whether the supervisor below us is on its way out: what it had comes to us before it is seen dead, and
+    /// is nobody's leavings. Asked after a list of children was read, it holds for that list.
+    pub(super) fn peer_is_leaving(&self) -> bool {
+        let below = self.peer.as_ref().filter(|peer| peer.pid != 0);
+        below.is_some_and(|peer| Stat::read(peer.pid).is_none_or(|stat| stat.exiting))
+    }
+
     pub(super) fn tell_peer(&mut self, note: &Note, fds: Vec<OwnedFd>) {
         if let Some(peer) = &mut self.peer {
             let word = Word { bytes: note.encode(), fds, heard: None, news: None };
@@ -188,6 +200,7 @@ impl Loop {
     fn take_over(&mut self, foster: bool) {
         self.die_at("takeover");
         let Some(peer) = self.peer.take() else { return };
+        self.hold_place();
         self.serves = false;
         self.recount = None;
         self.remove_door();
@@ -380,6 +393,7 @@ impl Loop {
     }
 
     pub(super) fn see_owner_gone(&mut self) {
+        self.hold_place();
         self.owner_gone = true;
         self.start_due = false;
         self.table.mark_sweeping(self.generation);

@@ -34,14 +34,17 @@ impl Loop {
             Look::Alive if self.has_spared_only() => self.feed(Event::NoChild),
             Look::Alive => {}
             Look::NoChild => self.feed(Event::NoChild),
-            Look::Dead(dead) if self.is_peer(dead.pid) => {
-                self.supervisor_died(&dead);
-                self.backlog = true;
-            }
-            Look::Dead(dead) => {
-                self.take_stock(dead.pid);
-                self.backlog = !self.unburied;
-            }
+            Look::Dead(dead) => match self.dead_peer() {
+                // First: with what it had, its children are known.
+                Some(peer) => {
+                    self.supervisor_died(&peer);
+                    self.backlog = true;
+                }
+                None => {
+                    self.take_stock(dead.pid);
+                    self.backlog = !self.unburied;
+                }
+            },
         }
     }
 
@@ -68,6 +71,9 @@ impl Loop {
         let others = before.into_iter().filter(|pid| *pid != seen && !self.is_peer(*pid));
         let dead: Vec<_> = iter::once(seen).chain(others).filter_map(wait::look_at).collect();
         let Ok(after) = self.source.own_children() else { return self.unburied = true };
+        if self.peer_is_leaving() {
+            return self.unburied = true;
+        }
         let registry = self.machine.registry();
         let children = after.into_iter().chain(dead.iter().map(|dead| dead.pid));
         let unknown = children.filter(|pid| !registry.knows(*pid) && !self.is_peer(*pid)).collect();
@@ -79,6 +85,10 @@ impl Loop {
     /// newest come first: they are the ones that move, and a long list is mostly of dead ones.
     pub(super) fn adopt(&mut self, dead: &mut SeenDead, mut meet: impl FnMut(&Self, Pid)) -> bool {
         let Ok(children) = self.source.own_children() else { return false };
+        if self.peer_is_leaving() {
+            self.unburied = true;
+            return false;
+        }
         let mut found = false;
         for pid in children.into_iter().rev() {
             let known = self.machine.registry().knows(pid) || self.is_peer(pid);
