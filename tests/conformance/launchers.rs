@@ -279,6 +279,8 @@ fn rb_03_a_pool_worker_that_is_killed_while_busy_has_one_outcome() {
         kill(victim);
         if let Some(waiting) = rig.delegator.waiting_workers("ready").pop().and_then(Identity::of) {
             kill(waiting);
+            // A signal takes its time, and the next child would be given to one that is dying.
+            wait_for("it is dead", || (!waiting.is_alive()).then_some(()));
         }
         fs::write(&go, "").unwrap();
         batch.events().for_each(drop);
