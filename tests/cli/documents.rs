@@ -30,7 +30,11 @@ fn the_commands_of_the_readme_run() {
         let Some(rest) = line.strip_prefix("delegate ") else { continue };
         // The reader's batch may have fewer tasks than the one of the example.
         let args = rest.split_whitespace().map(|word| if word == "2" { "0" } else { word });
-        rig.run(args).expect(0);
+        let ran = rig.run(args);
+        // Another test may just have left something behind on purpose, which is said by 1.
+        if !(rest == "janitor" && ran.code == Some(1)) {
+            ran.expect(0);
+        }
         tried += 1;
     }
     assert!(tried >= 5, "only {tried} commands were found");

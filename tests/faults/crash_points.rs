@@ -412,8 +412,12 @@ fn without_subreapers_what_a_worker_started_is_left() {
         );
         return;
     }
-    let mut scene = Scene::start(&every(10), WORKER_DIE_AT, "after-send:text", "subreaper,cgroup");
-    scene.owner.completed(0);
-    let left = scene.started();
-    assert!(!left.is_empty(), "the helper of its own session lives on");
+    // On a busy machine the worker may be dead before its helper has a session of its own.
+    let is_left = |_| {
+        let off = "subreaper,cgroup";
+        let mut scene = Scene::start(&every(10), WORKER_DIE_AT, "after-send:text", off);
+        scene.owner.completed(0);
+        !scene.started().is_empty()
+    };
+    assert!((0..5).any(is_left), "the helper of its own session lives on");
 }

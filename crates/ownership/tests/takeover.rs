@@ -251,7 +251,8 @@ fn a_scope_goes_on_over_two_guards_and_ends_once() {
     replace(after, false);
     player.say("within 2 5 50 exec sleep 600");
     player.ping().expect("answers");
-    assert_eq!(player.alive().len(), 4);
+    // On the scope's own line, which no ping of the owner's waits for.
+    player.until("all have started", |player| player.alive().len() == 4).expect("told");
     player.say("end 2 50");
     player.until("its end", |player| player.told("emptied", 2) == 1).expect("told");
     assert_eq!(player.alive(), [first]);

@@ -92,8 +92,9 @@ impl Output {
         false
     }
 
-    /// Its end, at least [`TAIL_CHARS`] where there are so many.
+    /// Its end, at least [`TAIL_CHARS`] where there are so many, with what has been printed by now.
     pub(super) fn tail(&self) -> String {
+        self.drain();
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A character has four bytes at most.
         let skip = state.kept.len().saturating_sub(4 * TAIL_CHARS);
@@ -116,7 +117,9 @@ mod tests {
             write.write_all(&[b'x'; 10_000]).unwrap();
             assert!(!output.drain());
         }
-        write.write_all("last words \u{e9}".as_bytes()).unwrap();
+        write.write_all(b"not read yet").unwrap();
+        assert!(output.tail().ends_with("xnot read yet"));
+        write.write_all("xlast words \u{e9}".as_bytes()).unwrap();
         drop(write);
         assert!(output.drain() && output.drain());
         assert!(output.tail().ends_with("xlast words \u{e9}"));
