@@ -16,7 +16,7 @@ use delegate_runtime::credentials::{
 };
 use delegate_runtime::{
     Agent, ApiKey, Event, Failure, Isolation, Listener, Liveness, ManualClock, Outcome, Parent,
-    Routing, Session, Sign, Status, Task, blocking,
+    Routing, Session, Sign, Status, SubagentId, Task, blocking,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,10 @@ pub enum Do {
     Say(String),
     /// Waits for a file.
     File(String),
+    /// Adds its goal to a file.
+    Sign(String),
+    /// Delegates to children with these goals, and waits for them.
+    Delegate(Vec<(String, Vec<Do>)>),
     Panic,
     Interrupted,
 }
@@ -82,6 +86,16 @@ impl Agent for Keyed {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                     continue;
+                }
+                Do::Sign(path) => {
+                    let mut file = fs::OpenOptions::new().append(true).create(true).open(path)?;
+                    file.write_all(format!("{} ", session.spec().goal).as_bytes())?;
+                    continue;
+                }
+                Do::Delegate(below) => {
+                    let task = |(goal, steps)| Task::of::<Self>(goal, steps);
+                    let told = session.delegate(below.into_iter().map(task))?;
+                    format!("{} ended", told.len())
                 }
                 Do::Panic => panic!("as asked"),
                 Do::Interrupted => {
@@ -420,13 +434,21 @@ fn m101_a_child_rotates_in_the_pool_of_its_parent() {
     }
 }
 
-/// Hears how it stands with a child.
+/// Hears how it stands with children.
 #[derive(Default, Clone)]
-struct Ear(Arc<Mutex<Option<Liveness>>>);
+struct Ear(Arc<Mutex<BTreeMap<SubagentId, Liveness>>>);
 
 impl Listener for Ear {
     fn touch(&self, sign: &Sign) {
-        *self.0.lock().unwrap() = Some(sign.liveness);
+        self.0.lock().unwrap().insert(sign.child, sign.liveness);
+    }
+}
+
+impl Ear {
+    /// Children that are quiet on purpose: they have waited for a second at least.
+    fn waiting(&self) -> usize {
+        let heard = self.0.lock().unwrap();
+        heard.values().filter(|liveness| **liveness == Liveness::NoChannel).count()
     }
 }
 
@@ -443,7 +465,7 @@ fn a_child_that_waits_for_a_key_is_not_stale() {
         until_text(&mut run, "<none>");
         wait_for("it to be quiet on purpose", || {
             bench.clock.advance(Duration::from_secs(1));
-            (*ear.0.lock().unwrap() == Some(Liveness::NoChannel)).then_some(())
+            (ear.waiting() == 1).then_some(())
         });
         bench.clock.advance(Duration::from_secs(1000));
         bench.clock.advance(Duration::from_secs(3600));
@@ -901,6 +923,47 @@ fn calls_per_minute_stay_below_the_limit_of_the_provider() {
         bench.clock.advance(Duration::from_secs(1));
         drop(run.finish());
         assert_eq!(provider.all_calls(), 7);
+    }
+}
+
+/// Turns go by the first ancestor below the root, however deep who waits is and whoever its parent is: beside
+/// four orchestrators of one branch, the one leaf of the other comes second at the latest.
+#[test]
+fn a_branch_of_a_tree_three_deep_has_one_turn_however_many_parents_wait_in_it() {
+    for isolation in BOTH {
+        let pools = [("p", pool_at("http://p.example", &["k0"]))];
+        let limits = CallLimits { max_concurrent_calls: Some(1), requests_per_minute: None };
+        let provider_limits = [("p".to_owned(), limits)].into();
+        let settings = Settings { provider_limits, max_spawn_depth: 3, ..on("p") };
+        let bench = Bench::new(isolation, &pools, settings);
+        let (open, order) = (bench.file("open"), bench.file("order"));
+        let leaf = |name: &str| (name.to_owned(), vec![Do::Hold, Do::Sign(order.clone()), Do::Key]);
+        let parent = |below| ("a parent of one".to_owned(), vec![Do::Delegate(vec![below])]);
+        let wide = ["a1", "a2", "a3", "a4"].map(|name| parent(leaf(name)));
+        let holder = task(vec![Do::Hold, Do::File(open.clone())]);
+        let ear = Ear::default();
+        let start = |batch: blocking::Batch| batch.listener(ear.clone()).start().unwrap();
+        let mut first = start(bench.delegator.batch([holder]));
+        until_text(&mut first, "<held>");
+        let waits = |how_many: usize| {
+            wait_for("them to wait for a permit", || {
+                bench.clock.advance(Duration::from_secs(1));
+                (ear.waiting() == how_many).then_some(())
+            });
+        };
+        let many = start(bench.delegator.batch([task(vec![Do::Delegate(wide.into())])]));
+        waits(4);
+        let few =
+            start(bench.delegator.batch([task(vec![Do::Delegate(vec![parent(leaf("b1"))])])]));
+        waits(5);
+        fs::write(&open, "").unwrap();
+        for run in [first, many, few] {
+            let report = run.finish();
+            assert!(report.results().all(|outcome| outcome.status == Status::Completed));
+        }
+        let order = fs::read_to_string(&order).unwrap();
+        let order: Vec<_> = order.split_whitespace().collect();
+        assert_eq!((order.len(), order[1]), (5, "b1"), "{isolation:?} {order:?}");
     }
 }
 
