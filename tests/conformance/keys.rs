@@ -33,6 +33,8 @@ pub enum Do {
     Await,
     /// Calls the provider so often, with permits and rotations.
     Call(u32),
+    /// Calls it once more and more until it is served, and says when it was refused.
+    CallPolitely,
     /// Takes a permit and keeps it.
     Hold,
     /// Says a word.
@@ -74,6 +76,10 @@ impl Agent for Keyed {
                         call_until_it_works(session)?;
                     }
                     key_of(session)
+                }
+                Do::CallPolitely => {
+                    call_politely(session)?;
+                    "served".to_owned()
                 }
                 Do::Hold => {
                     held.push(session.permit()?);
@@ -154,6 +160,18 @@ fn call_until_it_works(session: &mut Session) -> Result<(), Failure> {
     }
 }
 
+fn call_politely(session: &mut Session) -> Result<(), Failure> {
+    loop {
+        let permit = session.permit()?;
+        let base_url = session.route().base_url.clone().unwrap_or_default();
+        let (status, retry_after, _) = post(&base_url, "sk-k0")?;
+        if status == 200 {
+            return Ok(());
+        }
+        permit.refused(retry_after.as_deref());
+    }
+}
+
 /// One request; status, Retry-After and body of the answer.
 fn post(base_url: &str, key: &str) -> std::io::Result<(u16, Option<String>, String)> {
     let host = base_url.trim_start_matches("http://");
@@ -181,7 +199,7 @@ fn post(base_url: &str, key: &str) -> std::io::Result<(u16, Option<String>, Stri
 }
 
 /// What a key is worth at the provider: status, Retry-After, body.
-type Worth = (u16, Option<&'static str>, &'static str);
+pub type Worth = (u16, Option<&'static str>, &'static str);
 
 #[derive(Default)]
 struct Seen {
@@ -192,17 +210,20 @@ struct Seen {
 }
 
 /// A provider: a real HTTP server on a port of its own.
-struct Provider {
+pub struct Provider {
     address: SocketAddr,
     worth: Arc<Mutex<BTreeMap<&'static str, Worth>>>,
     seen: Arc<Mutex<Seen>>,
 }
 
-const FINE: Worth = (200, None, "");
+pub const FINE: Worth = (200, None, "");
 
 impl Provider {
     /// Keys that it does not know are refused with 401.
-    fn start<const N: usize>(worth: [(&'static str, Worth); N], answers_after: Duration) -> Self {
+    pub fn start<const N: usize>(
+        worth: [(&'static str, Worth); N],
+        answers_after: Duration,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let provider = Self {
             address: listener.local_addr().unwrap(),
@@ -219,19 +240,24 @@ impl Provider {
         provider
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn calls(&self, key: &str, status: u16) -> u32 {
+    pub fn calls(&self, key: &str, status: u16) -> u32 {
         self.seen.lock().unwrap().calls.get(&(key.to_owned(), status)).copied().unwrap_or(0)
     }
 
-    fn all_calls(&self) -> u32 {
+    pub fn all_calls(&self) -> u32 {
         self.seen.lock().unwrap().calls.values().sum()
     }
 
-    fn most_at_once(&self) -> u32 {
+    /// From now on.
+    pub fn set(&self, key: &'static str, worth: Worth) {
+        self.worth.lock().unwrap().insert(key, worth);
+    }
+
+    pub fn most_at_once(&self) -> u32 {
         self.seen.lock().unwrap().most_at_once
     }
 }
@@ -281,7 +307,7 @@ fn pool(names: &[&str]) -> PoolSpec {
     PoolSpec { entries, ..PoolSpec::default() }
 }
 
-fn pool_at(url: &str, names: &[&str]) -> PoolSpec {
+pub fn pool_at(url: &str, names: &[&str]) -> PoolSpec {
     PoolSpec { base_url: Some(url.to_owned()), ..pool(names) }
 }
 
@@ -360,7 +386,7 @@ fn leases(state: &Path) -> u32 {
     sum
 }
 
-fn on(provider: &str) -> Settings {
+pub fn on(provider: &str) -> Settings {
     Settings {
         provider: Some(provider.to_owned()),
         heartbeat_interval: Duration::from_secs(1),
@@ -369,7 +395,7 @@ fn on(provider: &str) -> Settings {
     }
 }
 
-fn task(steps: Vec<Do>) -> Task {
+pub fn task(steps: Vec<Do>) -> Task {
     Task::of::<Keyed>("call the provider", steps)
 }
 
@@ -436,7 +462,7 @@ fn m101_a_child_rotates_in_the_pool_of_its_parent() {
 
 /// Hears how it stands with children.
 #[derive(Default, Clone)]
-struct Ear(Arc<Mutex<BTreeMap<SubagentId, Liveness>>>);
+pub struct Ear(Arc<Mutex<BTreeMap<SubagentId, Liveness>>>);
 
 impl Listener for Ear {
     fn touch(&self, sign: &Sign) {
@@ -446,7 +472,7 @@ impl Listener for Ear {
 
 impl Ear {
     /// Children that are quiet on purpose: they have waited for a second at least.
-    fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         let heard = self.0.lock().unwrap();
         heard.values().filter(|liveness| **liveness == Liveness::NoChannel).count()
     }
