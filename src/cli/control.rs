@@ -50,7 +50,19 @@ pub(crate) fn ask(
     id: &str,
     ask: impl Fn(String) -> Ask,
 ) -> Result<Called, Fault> {
-    control::call(&directory(context), args.session.as_deref(), id, ask).map_err(Fault::Control)
+    ask_within(context, args, id, None, ask)
+}
+
+/// The same, where nobody is waited for longer before it is known who is to be asked.
+pub(crate) fn ask_within(
+    context: &Context,
+    args: &ControlArgs,
+    id: &str,
+    patience: Option<Duration>,
+    ask: impl Fn(String) -> Ask,
+) -> Result<Called, Fault> {
+    control::call_within(&directory(context), args.session.as_deref(), id, patience, ask)
+        .map_err(Fault::Control)
 }
 
 /// Says that it was done: a line for people, or the answer with its schema.

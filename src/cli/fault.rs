@@ -133,7 +133,7 @@ const fn start_code(error: &StartError) -> &'static str {
 
 /// As the protocol says it; what this side does not know is a refusal.
 fn control_code(error: &ControlError) -> &'static str {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "not_found",
         "ambiguous",
         "needs_child",
@@ -144,6 +144,7 @@ fn control_code(error: &ControlError) -> &'static str {
         "bad_request",
         "busy",
         "gone",
+        "silent",
     ];
     KNOWN.into_iter().find(|known| *known == error.code()).unwrap_or("refused")
 }

@@ -268,6 +268,36 @@ fn a_killed_run_is_shown_with_what_it_finished_and_resumed_without_doing_it_twic
     rig.wait_for_nobody();
 }
 
+/// Records and logs of such processes do not pile up, however they ended: the last ones stay for whoever looks.
+#[test]
+fn what_is_written_of_processes_that_were_killed_goes_and_wait_says_what_became_of_them() {
+    let rig = Rig::new();
+    let file = batch(&rig, "b.json", &[gated("slow"), quick("fast")]);
+    let id = dispatched(&rig.run(["run", file, "--background"]));
+    wait_for("the quick one", || {
+        let run = run_of(&rig, &id);
+        (run["counts"]["completed"] == 1).then_some(())
+    });
+    let jobs = || fs::read_dir(rig.path("state/background")).unwrap().count();
+    // Its shim with it, so that nobody writes how it ended.
+    let folder = rig.path("state/background");
+    let record = fs::read_dir(&folder).unwrap().flatten().map(|file| file.path());
+    let record = record.into_iter().find(|path| path.extension().is_some_and(|it| it == "job"));
+    let text = fs::read_to_string(record.unwrap()).unwrap();
+    let shim = text.lines().find_map(|line| line.strip_prefix("shim ")).unwrap();
+    let shim = Identity::of(shim.split(' ').next().unwrap().parse().unwrap()).unwrap();
+    let job = owner(&rig);
+    kill(shim);
+    kill(job);
+    wait_for("both to be gone", || (!shim.is_alive() && !job.is_alive()).then_some(()));
+    let said = rig.run(["wait", &id]);
+    said.expect(1).says("its owner died; 1 of 2 tasks have an outcome");
+    rig.wait_for_nobody();
+    assert_eq!(jobs(), 2);
+    rig.run(["runs", "prune", "--keep", "0"]).expect(0);
+    assert_eq!(jobs(), 0, "record and log are gone");
+}
+
 #[test]
 fn a_killed_run_is_resumed_in_the_background_and_only_by_one_of_two() {
     let rig = Rig::new();

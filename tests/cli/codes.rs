@@ -112,6 +112,31 @@ fn three_when_the_disk_fills_up_while_a_run_goes_on() {
     said.says("kept in memory only").says("0 processes left");
 }
 
+/// The same of a run that nobody follows: who asks later is told what happened, and not that its owner died.
+#[test]
+fn a_background_run_whose_disk_filled_up_says_so_afterwards() {
+    let rig = Rig::new();
+    let fill = "until test -e go; do sleep 0.02; done; cat /dev/zero >state/fill 2>/dev/null; echo kept me";
+    let task = |goal: &str, script: &str| serde_json::json!({"goal": goal, "params": {"argv": ["sh", "-c", script]}});
+    let long = "head -c 300000 /dev/zero | tr '\\0' x";
+    let tasks = [task("fill the disk", fill), task("say much", long)];
+    rig.file("b.yaml", serde_json::json!({ "tasks": tasks }).to_string());
+    let all = format!(
+        "mount -t tmpfs -o size=1m none state
+         run=$('{DELEGATE}' run b.yaml -j 1 --background)
+         touch go
+         '{DELEGATE}' wait $run && echo waited 0 || echo waited $?
+         for look in $(seq 100); do '{DELEGATE}' runs --json | grep -q '\"running\"' || break; sleep 0.1; done
+         '{DELEGATE}' wait $run && echo again 0 || echo again $?
+         '{DELEGATE}' show $run"
+    );
+    let Some(said) = in_namespace(&rig, &all, "runs") else { return };
+    said.expect(0).says("waited 3").says("again 3");
+    assert_eq!(said.err.matches("not every outcome could be kept on disk").count(), 2, "{said:?}");
+    said.says("without an outcome: it could not be kept on disk");
+    assert!(!said.out.contains("parent died"), "{said:?}");
+}
+
 #[test]
 fn three_when_the_state_directory_is_deleted_while_a_run_goes_on() {
     let gone = |rig: &Rig| rig.path("state/runs.sqlite").to_str().unwrap().to_owned();

@@ -121,6 +121,35 @@ fn a_run_is_stopped_whole() {
     home.run(&["watch", "nosuchrun"]).expect(4);
 }
 
+/// One that stands still cannot answer: that is said, with the way on, and nobody waits longer than was asked for.
+#[test]
+fn a_run_whose_owner_is_stopped_is_not_called_unknown() {
+    let home = Home::new();
+    let running = home.start(&[HANG], &[], 1);
+    let id = home.0.runs()[0]["run_id"].as_str().unwrap().to_owned();
+    let pid = running.identity().pid;
+    running.signal(Signal::STOP);
+    wait_for("it to stand still", || (running.identity().state() == Some('T')).then_some(()));
+    let way_on = format!("process {pid} is stopped; `kill -CONT {pid}` lets it go on");
+    home.run(&["stop", &id]).expect(1).says(&way_on);
+    let object: Value =
+        serde_json::from_str(home.run(&["stop", &id, "--json"]).expect(1).err.trim())
+            .unwrap_or_else(|_| home.run(&["stop", &id, "--json"]).json());
+    assert_eq!(object["error"]["code"], "silent", "{object}");
+    let asked = std::time::Instant::now();
+    home.run(&["wait", &id, "--timeout", "300ms"]).expect(124);
+    assert!(asked.elapsed() < std::time::Duration::from_secs(4), "{:?}", asked.elapsed());
+    // Another run is found all the same.
+    fs::remove_file(home.0.path("up0")).unwrap();
+    let other = home.start(&[HANG], &[], 1);
+    home.run(&["stop", "latest"]).expect(0).says("asked to stop");
+    other.end().expect(1);
+    running.signal(Signal::CONT);
+    wait_for("it to answer", || (home.run(&["stop", &id]).code == Some(0)).then_some(()));
+    running.end().expect(1);
+    home.0.wait_for_nobody();
+}
+
 /// A delegator that was killed leaves its socket; the next one that looks removes it.
 #[test]
 fn a_socket_of_a_dead_run_is_swept_and_one_of_a_living_run_is_not() {

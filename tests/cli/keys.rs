@@ -82,6 +82,24 @@ fn a_file_with_keys_that_is_wrong_is_told_with_its_place_before_anything_starts(
     assert!(rig.runs().is_empty(), "nothing was started");
 }
 
+/// A file that is nothing but a key, taken for another one by mistake: its place is told, not its text.
+#[test]
+fn a_file_with_a_bare_key_is_not_shown_whatever_it_is_taken_for() {
+    let rig = world();
+    rig.batch("batch.yaml", &["true"]);
+    rig.file("bare", "sk-canary\n");
+    fs::set_permissions(rig.path("bare"), fs::Permissions::from_mode(0o600)).unwrap();
+    let bare = rig.path("bare");
+    let bare = bare.to_str().unwrap();
+    for args in
+        [&["run", bare][..], &["config", "check", bare], &["run", "batch.yaml", "--config", bare]]
+    {
+        let said = run(&rig, args);
+        said.expect(2).says("bare:1").says("not a text");
+        is_silent(&said);
+    }
+}
+
 /// A key in a variable of the parent is in no child, nor in anything that is kept; and it would be (the
 /// control).
 #[test]

@@ -97,6 +97,75 @@ fn what_a_killed_owner_left_is_cleaned_up_by_the_next_and_its_work_is_kept() {
     }
 }
 
+/// Its owner is killed while git checks it out: it is removed where it holds a part of its commit, and kept where
+/// somebody has added to it.
+#[test]
+fn half_a_checkout_is_removed_and_what_somebody_added_to_one_is_kept() {
+    let rig = rig();
+    let home = rig.dir().display();
+    // Git checks out in the order of names, and stops at the one in the middle.
+    let slow =
+        format!("touch {home}/in-the-middle; until test -e {home}/go; do sleep 0.02; done; cat");
+    git(rig.dir(), &["config", "filter.slow.smudge", &slow]);
+    for (name, text) in [("a", "first\n"), (".gitattributes", "m filter=slow\n"), ("m", "middle\n")]
+    {
+        rig.file(name, text);
+    }
+    rig.file("z", "last\n");
+    git(rig.dir(), &["add", "-f", "a", ".gitattributes", "m", "z"]);
+    git(rig.dir(), &["commit", "-q", "-m", "second"]);
+    rig.batch("b.yaml", &["touch ran"]);
+    rig.batch("next.yaml", &["true"]);
+    let cases: [(&str, &dyn Fn(&Path)); 5] = [
+        ("nothing", &|_| ()),
+        ("part", &|tree| fs::write(tree.join("z"), "la").unwrap()),
+        ("other", &|tree| fs::write(tree.join("z"), "lost\n").unwrap()),
+        ("more", &|tree| fs::write(tree.join("z"), "last\nand more\n").unwrap()),
+        ("new", &|tree| fs::write(tree.join("tracked-2"), "").unwrap()),
+    ];
+    rig.file(".git/info/exclude", "*\n!/tracked*\n");
+    for (name, add) in cases {
+        let _gone = fs::remove_file(rig.path("go"));
+        let _gone = fs::remove_file(rig.path("in-the-middle"));
+        let mut killed = start(&rig, "b.yaml");
+        wait_for("git to be in the middle", || rig.path("in-the-middle").exists().then_some(()));
+        let of_killed = rig.processes();
+        killed.signal(Signal::KILL);
+        drop(killed.child().wait());
+        wait_for("all of the killed one to be gone", || {
+            (!of_killed.iter().any(|process| process.is_alive())).then_some(())
+        });
+        let folders = || {
+            let trees = fs::read_dir(rig.path("state/worktrees")).unwrap();
+            let trees = trees.map(|entry| entry.unwrap().path());
+            trees.filter(|path| path.is_dir()).collect::<Vec<_>>()
+        };
+        let [tree] = &folders()[..] else { panic!("{name}: {:?}", folders()) };
+        assert!(tree.join("a").exists() && !tree.join("z").exists(), "{name}: half of it");
+        add(tree);
+        rig.file("go", "");
+        let goes = matches!(name, "nothing" | "part");
+        let records = || {
+            let trees = fs::read_dir(rig.path("state/worktrees")).unwrap();
+            trees.filter(|entry| entry.as_ref().unwrap().path().is_file()).count()
+        };
+        // The next one cleans up beside its work, so it may take another.
+        wait_for("its record to be dealt with", || {
+            rig.run([&["run", "next.yaml"], &ISOLATED[..]].concat()).expect(0);
+            (records() == 0).then_some(())
+        });
+        assert_eq!((tree.exists(), branches(&rig)), (!goes, usize::from(!goes)), "{name}");
+        assert!(!rig.path("ran").exists());
+        if !goes {
+            let tree = tree.to_str().unwrap();
+            git(rig.dir(), &["worktree", "remove", "--force", "--force", tree]);
+            let branch =
+                git(rig.dir(), &["branch", "--list", "--format=%(refname:short)", "delegate/*"]);
+            git(rig.dir(), &["branch", "-q", "-D", branch.trim()]);
+        }
+    }
+}
+
 /// What a dead owner's children had done, committed or not, is there after a resume as it was, and the resume works
 /// beside it.
 #[test]

@@ -86,7 +86,9 @@ fn c13_c14_spawn_requested_is_first_and_complete_comes_once_also_without_a_run()
             assert_eq!((ends, names.last()), (1, Some(&"subagent.complete")), "{names:?}");
         }
         let runs: Vec<_> = seen.of(1).iter().map(|event| event.name()).collect();
-        assert_eq!(runs, ["subagent.spawn_requested", "subagent.complete"], "{isolation:?}");
+        let names =
+            ["spawn_requested", "waiting", "complete"].map(|name| format!("subagent.{name}"));
+        assert_eq!(runs, names, "{isolation:?}");
     }
 }
 

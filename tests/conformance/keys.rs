@@ -16,7 +16,7 @@ use delegate_runtime::credentials::{
 };
 use delegate_runtime::{
     Agent, ApiKey, Event, Failure, Isolation, Listener, Liveness, ManualClock, Outcome, Parent,
-    Routing, Session, Sign, Status, Task, blocking,
+    Routing, Session, Sign, Status, SubagentId, Task, blocking,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,12 +33,18 @@ pub enum Do {
     Await,
     /// Calls the provider so often, with permits and rotations.
     Call(u32),
+    /// Calls it once more and more until it is served, and says when it was refused.
+    CallPolitely,
     /// Takes a permit and keeps it.
     Hold,
     /// Says a word.
     Say(String),
     /// Waits for a file.
     File(String),
+    /// Adds its goal to a file.
+    Sign(String),
+    /// Delegates to children with these goals, and waits for them.
+    Delegate(Vec<(String, Vec<Do>)>),
     Panic,
     Interrupted,
 }
@@ -71,6 +77,10 @@ impl Agent for Keyed {
                     }
                     key_of(session)
                 }
+                Do::CallPolitely => {
+                    call_politely(session)?;
+                    "served".to_owned()
+                }
                 Do::Hold => {
                     held.push(session.permit()?);
                     "held".to_owned()
@@ -82,6 +92,16 @@ impl Agent for Keyed {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                     continue;
+                }
+                Do::Sign(path) => {
+                    let mut file = fs::OpenOptions::new().append(true).create(true).open(path)?;
+                    file.write_all(format!("{} ", session.spec().goal).as_bytes())?;
+                    continue;
+                }
+                Do::Delegate(below) => {
+                    let task = |(goal, steps)| Task::of::<Self>(goal, steps);
+                    let told = session.delegate(below.into_iter().map(task))?;
+                    format!("{} ended", told.len())
                 }
                 Do::Panic => panic!("as asked"),
                 Do::Interrupted => {
@@ -140,6 +160,18 @@ fn call_until_it_works(session: &mut Session) -> Result<(), Failure> {
     }
 }
 
+fn call_politely(session: &mut Session) -> Result<(), Failure> {
+    loop {
+        let permit = session.permit()?;
+        let base_url = session.route().base_url.clone().unwrap_or_default();
+        let (status, retry_after, _) = post(&base_url, "sk-k0")?;
+        if status == 200 {
+            return Ok(());
+        }
+        permit.refused(retry_after.as_deref());
+    }
+}
+
 /// One request; status, Retry-After and body of the answer.
 fn post(base_url: &str, key: &str) -> std::io::Result<(u16, Option<String>, String)> {
     let host = base_url.trim_start_matches("http://");
@@ -167,7 +199,7 @@ fn post(base_url: &str, key: &str) -> std::io::Result<(u16, Option<String>, Stri
 }
 
 /// What a key is worth at the provider: status, Retry-After, body.
-type Worth = (u16, Option<&'static str>, &'static str);
+pub type Worth = (u16, Option<&'static str>, &'static str);
 
 #[derive(Default)]
 struct Seen {
@@ -178,17 +210,20 @@ struct Seen {
 }
 
 /// A provider: a real HTTP server on a port of its own.
-struct Provider {
+pub struct Provider {
     address: SocketAddr,
     worth: Arc<Mutex<BTreeMap<&'static str, Worth>>>,
     seen: Arc<Mutex<Seen>>,
 }
 
-const FINE: Worth = (200, None, "");
+pub const FINE: Worth = (200, None, "");
 
 impl Provider {
     /// Keys that it does not know are refused with 401.
-    fn start<const N: usize>(worth: [(&'static str, Worth); N], answers_after: Duration) -> Self {
+    pub fn start<const N: usize>(
+        worth: [(&'static str, Worth); N],
+        answers_after: Duration,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let provider = Self {
             address: listener.local_addr().unwrap(),
@@ -205,19 +240,24 @@ impl Provider {
         provider
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn calls(&self, key: &str, status: u16) -> u32 {
+    pub fn calls(&self, key: &str, status: u16) -> u32 {
         self.seen.lock().unwrap().calls.get(&(key.to_owned(), status)).copied().unwrap_or(0)
     }
 
-    fn all_calls(&self) -> u32 {
+    pub fn all_calls(&self) -> u32 {
         self.seen.lock().unwrap().calls.values().sum()
     }
 
-    fn most_at_once(&self) -> u32 {
+    /// From now on.
+    pub fn set(&self, key: &'static str, worth: Worth) {
+        self.worth.lock().unwrap().insert(key, worth);
+    }
+
+    pub fn most_at_once(&self) -> u32 {
         self.seen.lock().unwrap().most_at_once
     }
 }
@@ -267,7 +307,7 @@ fn pool(names: &[&str]) -> PoolSpec {
     PoolSpec { entries, ..PoolSpec::default() }
 }
 
-fn pool_at(url: &str, names: &[&str]) -> PoolSpec {
+pub fn pool_at(url: &str, names: &[&str]) -> PoolSpec {
     PoolSpec { base_url: Some(url.to_owned()), ..pool(names) }
 }
 
@@ -346,7 +386,7 @@ fn leases(state: &Path) -> u32 {
     sum
 }
 
-fn on(provider: &str) -> Settings {
+pub fn on(provider: &str) -> Settings {
     Settings {
         provider: Some(provider.to_owned()),
         heartbeat_interval: Duration::from_secs(1),
@@ -355,7 +395,7 @@ fn on(provider: &str) -> Settings {
     }
 }
 
-fn task(steps: Vec<Do>) -> Task {
+pub fn task(steps: Vec<Do>) -> Task {
     Task::of::<Keyed>("call the provider", steps)
 }
 
@@ -420,13 +460,21 @@ fn m101_a_child_rotates_in_the_pool_of_its_parent() {
     }
 }
 
-/// Hears how it stands with a child.
+/// Hears how it stands with children.
 #[derive(Default, Clone)]
-struct Ear(Arc<Mutex<Option<Liveness>>>);
+pub struct Ear(Arc<Mutex<BTreeMap<SubagentId, Liveness>>>);
 
 impl Listener for Ear {
     fn touch(&self, sign: &Sign) {
-        *self.0.lock().unwrap() = Some(sign.liveness);
+        self.0.lock().unwrap().insert(sign.child, sign.liveness);
+    }
+}
+
+impl Ear {
+    /// Children that are quiet on purpose: they have waited for a second at least.
+    pub fn waiting(&self) -> usize {
+        let heard = self.0.lock().unwrap();
+        heard.values().filter(|liveness| **liveness == Liveness::NoChannel).count()
     }
 }
 
@@ -443,7 +491,7 @@ fn a_child_that_waits_for_a_key_is_not_stale() {
         until_text(&mut run, "<none>");
         wait_for("it to be quiet on purpose", || {
             bench.clock.advance(Duration::from_secs(1));
-            (*ear.0.lock().unwrap() == Some(Liveness::NoChannel)).then_some(())
+            (ear.waiting() == 1).then_some(())
         });
         bench.clock.advance(Duration::from_secs(1000));
         bench.clock.advance(Duration::from_secs(3600));
@@ -912,6 +960,47 @@ fn calls_per_minute_stay_below_the_limit_of_the_provider() {
         let report = run.finish();
         let ends: Vec<_> = report.results().map(|end| (end.status, end.error.clone())).collect();
         assert_eq!(provider.all_calls(), 7, "{isolation:?} {ends:?}");
+    }
+}
+
+/// Turns go by the first ancestor below the root, however deep who waits is and whoever its parent is: beside
+/// four orchestrators of one branch, the one leaf of the other comes second at the latest.
+#[test]
+fn a_branch_of_a_tree_three_deep_has_one_turn_however_many_parents_wait_in_it() {
+    for isolation in BOTH {
+        let pools = [("p", pool_at("http://p.example", &["k0"]))];
+        let limits = CallLimits { max_concurrent_calls: Some(1), requests_per_minute: None };
+        let provider_limits = [("p".to_owned(), limits)].into();
+        let settings = Settings { provider_limits, max_spawn_depth: 3, ..on("p") };
+        let bench = Bench::new(isolation, &pools, settings);
+        let (open, order) = (bench.file("open"), bench.file("order"));
+        let leaf = |name: &str| (name.to_owned(), vec![Do::Hold, Do::Sign(order.clone()), Do::Key]);
+        let parent = |below| ("a parent of one".to_owned(), vec![Do::Delegate(vec![below])]);
+        let wide = ["a1", "a2", "a3", "a4"].map(|name| parent(leaf(name)));
+        let holder = task(vec![Do::Hold, Do::File(open.clone())]);
+        let ear = Ear::default();
+        let start = |batch: blocking::Batch| batch.listener(ear.clone()).start().unwrap();
+        let mut first = start(bench.delegator.batch([holder]));
+        until_text(&mut first, "<held>");
+        let waits = |how_many: usize| {
+            wait_for("them to wait for a permit", || {
+                bench.clock.advance(Duration::from_secs(1));
+                (ear.waiting() == how_many).then_some(())
+            });
+        };
+        let many = start(bench.delegator.batch([task(vec![Do::Delegate(wide.into())])]));
+        waits(4);
+        let few =
+            start(bench.delegator.batch([task(vec![Do::Delegate(vec![parent(leaf("b1"))])])]));
+        waits(5);
+        fs::write(&open, "").unwrap();
+        for run in [first, many, few] {
+            let report = run.finish();
+            assert!(report.results().all(|outcome| outcome.status == Status::Completed));
+        }
+        let order = fs::read_to_string(&order).unwrap();
+        let order: Vec<_> = order.split_whitespace().collect();
+        assert_eq!((order.len(), order[1]), (5, "b1"), "{isolation:?} {order:?}");
     }
 }
 

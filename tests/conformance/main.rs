@@ -27,6 +27,7 @@ mod files;
 mod helpers;
 mod jobs;
 mod keys;
+mod keys_shared;
 mod killed;
 mod launchers;
 mod liveness;

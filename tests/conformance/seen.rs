@@ -91,6 +91,8 @@ fn segments(events: &[&Event]) -> Vec<Value> {
                 open.progress = Some(summary.clone());
                 open.steps += merged + 1;
             }
+            // How often it is told where one stands is at the will of the clock.
+            Event::Waiting { .. } => {}
             Event::Warning { about, .. } => list.push(json!(["warning", about])),
             Event::SpawnRequested { goal, .. } => list.push(json!(["requested", goal])),
             Event::Start { goal, .. } => list.push(json!(["start", goal])),

@@ -295,6 +295,79 @@ fn an_orchestrator_sees_the_events_below_it_and_only_those() {
     }
 }
 
+/// Whoever waits at a cap is told where it stands, and told again when that has changed; who has a place is not.
+#[test]
+fn a_task_that_waits_at_a_cap_is_told_its_position_and_each_change() {
+    for isolation in BOTH {
+        let two = Settings { max_concurrent_children: 2, ..settings(1) };
+        let rig = rig_with(isolation, two);
+        let file = |number: u32| rig.state.path().join(number.to_string());
+        let member = |number: u32| {
+            let open = Do::Await(file(number).to_str().unwrap().to_owned());
+            knot(&format!("number {number}"), [open])
+        };
+        let mut run =
+            rig.delegator.batch((0..5).map(|number| member(number).task())).start().unwrap();
+        let mut told = BTreeMap::<u32, Vec<u32>>::new();
+        let mut started = BTreeSet::new();
+        let mut see = |event: &Event| {
+            let task = event.child().task_index();
+            match event {
+                Event::Waiting { position, .. } => {
+                    assert!(!started.contains(&task), "{isolation:?}: {task} runs");
+                    told.entry(task).or_default().push(*position);
+                }
+                Event::Start { .. } => drop(started.insert(task)),
+                _ => {}
+            }
+            told.clone()
+        };
+        let mut until = |what: BTreeMap<u32, Vec<u32>>| {
+            while see(&run.events().next().expect("it is told")) != what {}
+        };
+        until([(2, vec![1]), (3, vec![2]), (4, vec![3])].into());
+        fs::write(file(1), "").unwrap();
+        until([(2, vec![1]), (3, vec![2, 1]), (4, vec![3, 2])].into());
+        (0..5).for_each(|number| fs::write(file(number), "").unwrap());
+        for event in run.events() {
+            for positions in see(&event).values() {
+                assert!(positions.windows(2).all(|two| two[0] > two[1]), "{positions:?}");
+            }
+        }
+        assert_eq!(run.finish().results().count(), 5);
+    }
+}
+
+/// The same at the cap of a tree, on every level: the root hears of it, and the one that asked.
+#[test]
+fn a_grandchild_that_waits_for_a_slot_of_the_tree_is_told_with_its_lineage() {
+    for isolation in BOTH {
+        let tree = Settings { max_tree_children: Some(2), ..settings(2) };
+        let rig = rig_with(isolation, tree);
+        let open = rig.state.path().join("open").to_str().unwrap().to_owned();
+        let wait = |goal: &str| knot(goal, [Do::Await(open.clone())]);
+        let chief = knot("chief", [Do::Watch(vec![wait("first"), wait("second")])]);
+        let tasks = [wait("holder"), chief].map(Knot::task);
+        let mut run = rig.delegator.batch(tasks).start().unwrap();
+        let is = |told: &Relayed| matches!(told.event, Event::Waiting { .. });
+        let waiting = run.relayed().find(|told| is(told) && told.identity.goal == "second");
+        let waiting = waiting.expect("it is told");
+        let Identity { goal, depth, .. } = waiting.identity;
+        assert_eq!((goal.as_str(), depth), ("second", 2), "{isolation:?}");
+        fs::write(&open, "").unwrap();
+        let rest: String = run
+            .events()
+            .filter_map(|event| match event {
+                Event::Text { text, .. } => Some(text),
+                _ => None,
+            })
+            .collect();
+        let place = rest.find("<subagent.waiting 1>").expect("the one that asked is told");
+        assert!(rest[place..].contains("<subagent.start 1>"), "{isolation:?} {rest}");
+        drop(run.finish());
+    }
+}
+
 /// RB-53: every door is tried at the cap, and nothing that a child says opens one.
 #[test]
 fn rb_53_m026_a_child_at_the_depth_of_the_cap_is_refused_at_every_door() {

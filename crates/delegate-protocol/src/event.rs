@@ -138,7 +138,7 @@ impl ChildEvent {
 
 /// An event as a consumer sees it.
 ///
-/// Order for one child: `SpawnRequested`, (waiting in line), `Start`, then `Thinking`, `Tool`,
+/// Order for one child: `SpawnRequested`, `Waiting` while it waits in line, `Start`, then `Thinking`, `Tool`,
 /// `Progress`, `Text` and `Warning` as they come, then exactly one `Complete`. Children interleave.
 /// After every fifth tool, and before `Complete` for the rest, comes one `Progress` with their names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -154,6 +154,16 @@ pub enum Event {
         /// Who it is, for a child of a child: those that were started with the run are known by its plan.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         identity: Option<Box<Identity>>,
+    },
+    /// The task waits at a cap (places of its batch, slots of its tree). Said when that begins, and again when
+    /// its position has changed, of the front of the line: a task far back is first heard of when it is near.
+    #[serde(rename = "subagent.waiting")]
+    Waiting {
+        /// Which child.
+        child: SubagentId,
+        /// Launches until its turn, its own included: 1 is the next of all. Those of other parts of the tree
+        /// that come before it count, as far as they are known.
+        position: u32,
     },
     /// The child began its task.
     #[serde(rename = "subagent.start")]
@@ -310,6 +320,7 @@ impl Event {
     pub const fn child(&self) -> SubagentId {
         match self {
             Self::SpawnRequested { child, .. }
+            | Self::Waiting { child, .. }
             | Self::Start { child, .. }
             | Self::Thinking { child, .. }
             | Self::Tool { child, .. }
@@ -328,6 +339,7 @@ impl Event {
             Self::SpawnRequested { goal, identity, .. } => {
                 goal.len() + identity.as_ref().map_or(0, |identity| identity.weight())
             }
+            Self::Waiting { .. } => 0,
             Self::Start { goal, .. } => goal.len(),
             Self::Thinking { text, .. } | Self::Text { text, .. } => text.len(),
             Self::Warning { text, .. } => text.len(),
@@ -343,6 +355,7 @@ impl Event {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::SpawnRequested { .. } => "subagent.spawn_requested",
+            Self::Waiting { .. } => "subagent.waiting",
             Self::Start { .. } => "subagent.start",
             Self::Thinking { .. } => "subagent.thinking",
             Self::Tool { .. } => "subagent.tool",
@@ -362,7 +375,10 @@ impl Event {
             | Self::Tool { .. }
             | Self::Warning { .. }
             | Self::Complete { .. } => Class::Lifecycle,
-            Self::Thinking { .. } | Self::Progress { .. } | Self::Text { .. } => Class::Progress,
+            Self::Waiting { .. }
+            | Self::Thinking { .. }
+            | Self::Progress { .. }
+            | Self::Text { .. } => Class::Progress,
         }
     }
 }
@@ -382,6 +398,7 @@ mod tests {
         let child = SubagentId::new(0, 1);
         let events = [
             Event::SpawnRequested { child, goal: String::new(), identity: None },
+            Event::Waiting { child, position: 3 },
             Event::Start { child, goal: String::new(), pid: None },
             ChildEvent::Thinking { text: String::new() }.of(child).unwrap(),
             ChildEvent::Tool {

@@ -33,6 +33,9 @@ const REASON: &str = "delegate --background: it owns a run that its caller does 
 /// How long it may take to read, check and start a batch.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Records and logs of such processes that stay after their end, for whoever looks.
+const LOGS: usize = 16;
+
 /// Between two looks whether it has called.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -93,6 +96,7 @@ pub(crate) fn start(context: &Context, stdin: bool, as_json: bool) -> Result<Exi
     let socket = Socket::listen(&place).map_err(failed)?;
     let dir = directory(context);
     make_private(&context.state_dir).map_err(failed)?;
+    forget_ended(context, LOGS);
     let program = Program::current().map_err(failed)?.shown_as("delegate");
     let spawn =
         Spawn::program(program).arg("host").arg(&socket.path).purpose("delegate --background");
@@ -275,13 +279,14 @@ pub(crate) struct Given {
     pub(crate) reply: Option<Reply>,
 }
 
-/// Forgets records and logs of such processes that have ended.
-pub(crate) fn forget_ended(context: &Context) {
+/// Forgets records and logs of such processes that have ended in any way, but for the newest.
+pub(crate) fn forget_ended(context: &Context, newest: usize) {
     let jobs = list_exempt(&directory(context)).unwrap_or_default();
-    for job in jobs.into_iter().flatten() {
-        if matches!(job.status(), Status::Exited(_) | Status::Gone) {
-            // It shows again, and goes the next time.
-            drop(job.forget());
-        }
+    let ended = jobs.into_iter().flatten().filter(|job| !matches!(job.status(), Status::Running));
+    let ended: Vec<_> = ended.collect();
+    let most = ended.len().saturating_sub(newest);
+    for job in ended.into_iter().take(most) {
+        // One that may still run refuses; another shows again, and goes the next time.
+        drop(job.forget());
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<Exit, Fault> {
     warn_of(&store);
     let pruned = store.prune(limits, dry_run, SystemTime::now())?;
     if !dry_run {
-        detach::forget_ended(context);
+        detach::forget_ended(context, 0);
     }
     let freed: u64 = pruned.forgotten.iter().map(|one| one.bytes).sum();
     write_out(|to| {

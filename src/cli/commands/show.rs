@@ -74,7 +74,14 @@ fn table(
     }
     match run.tasks.saturating_sub(shown) {
         0 => Ok(()),
-        missing => writeln!(to, "  {missing} without an outcome"),
+        missing => {
+            // Of a run that goes on they come; of one whose disk was full they do not.
+            let promises = store.promises(run.id).ok().flatten();
+            let ended = run.status != "running";
+            let lost = ended && promises.is_some_and(|(_, durable)| !durable);
+            let why = if lost { ": it could not be kept on disk" } else { "" };
+            writeln!(to, "  {missing} without an outcome{why}")
+        }
     }
 }
 

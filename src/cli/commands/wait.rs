@@ -2,6 +2,7 @@
 //! ([`crate::cli::control`]), and the store for those that have ended or do not listen. It waits, so it
 //! reads the clock.
 
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -16,6 +17,7 @@ use crate::cli::commands::completion;
 use crate::cli::control::{self, ControlArgs};
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
+use crate::cli::render::text::escape;
 
 /// Between two looks at the store, for a run that does not listen.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -73,16 +75,20 @@ fn one(
 ) -> Result<Exit, Fault> {
     let seconds = left().map(|left| left.as_secs_f64());
     let wait = |id| Ask::Wait { id, seconds };
-    let refused = match control::ask(context, &args.control, id, wait) {
+    let refused = match control::ask_within(context, &args.control, id, left(), wait) {
         Ok(answer) => {
             let end = serde_json::from_value::<Ended>(answer.value["end"].clone());
-            return end.map(exit_of).map_err(|_| Fault::Control(ControlError::Unknown));
+            let end = end.map_err(|_| Fault::Control(ControlError::Unknown))?;
+            if !end.durable {
+                tell(&format!("{id}: {NOT_KEPT}"));
+            }
+            return Ok(exit_of(end));
         }
         Err(Fault::Control(error)) => error,
         Err(other) => return Err(other),
     };
     // Its process may have ended with it, before it could answer.
-    let in_store = matches!(refused.code(), "not_found" | "gone" | "unknown_end");
+    let in_store = matches!(refused.code(), "not_found" | "gone" | "unknown_end" | "silent");
     if !in_store || args.control.session.is_some() {
         return Err(Fault::Control(refused));
     }
@@ -95,6 +101,16 @@ fn one(
                 // Of a run that nobody ended no promise is known, and its status says enough.
                 let (verified, durable) = store.promises(run.id)?.unwrap_or((true, true));
                 let all_completed = status == "completed";
+                if status == "unknown" {
+                    let known = run.counts.iter().filter(|(word, _)| word != "unknown");
+                    let known: u32 = known.map(|(_, count)| count).sum();
+                    let tasks = run.tasks;
+                    tell(&format!(
+                        "{id}: its owner died; {known} of {tasks} tasks have an outcome (delegate show {id})"
+                    ));
+                } else if !durable {
+                    tell(&format!("{id}: {NOT_KEPT}"));
+                }
                 let ending = Ending { by_signal: None, verified, durable, all_completed };
                 return Ok(ending.exit());
             }
@@ -106,6 +122,15 @@ fn one(
         };
         std::thread::park_timeout(pause);
     }
+}
+
+/// What is told where outcomes are missing.
+const NOT_KEPT: &str = "it has ended, and not every outcome could be kept on disk";
+
+/// One line for people; the exit code is for programs.
+fn tell(line: &str) {
+    // Who cannot be told has the exit code.
+    drop(writeln!(io::stderr().lock(), "{}", escape(line)));
 }
 
 fn exit_of(end: Ended) -> Exit {

@@ -57,6 +57,7 @@ impl Below {
             Event::Start { .. } => row.since = Some(now),
             Event::Complete { .. } => row.over = true,
             Event::SpawnRequested { .. }
+            | Event::Waiting { .. }
             | Event::Thinking { .. }
             | Event::Tool { .. }
             | Event::Progress { .. }

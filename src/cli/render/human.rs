@@ -43,6 +43,7 @@ pub(crate) fn plain_line(event: &Event, model: &Model, style: Style) -> Option<S
         }
         Event::Warning { text, .. } => format!("{} {name}: {}", style.running(), shown(text)),
         Event::SpawnRequested { .. }
+        | Event::Waiting { .. }
         | Event::Thinking { .. }
         | Event::Tool { .. }
         | Event::Progress { .. }

@@ -80,7 +80,10 @@ impl Note {
             Event::Thinking { text, .. } | Event::Warning { text, .. } => self.set(text),
             Event::Progress { summary, .. } => self.set(summary),
             Event::Text { text, .. } => self.push(text),
-            Event::SpawnRequested { .. } | Event::Start { .. } | Event::Complete { .. } => {}
+            Event::SpawnRequested { .. }
+            | Event::Waiting { .. }
+            | Event::Start { .. }
+            | Event::Complete { .. } => {}
         }
     }
 
@@ -139,6 +142,7 @@ impl Model {
                 let row = Running { child, since: now, pid: *pid, note: Note::default() };
                 self.running.insert(task, row);
             }
+            Event::Waiting { .. } => {}
             Event::Tool { .. }
             | Event::Thinking { .. }
             | Event::Warning { .. }

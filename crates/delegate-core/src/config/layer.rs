@@ -66,8 +66,7 @@ pub(crate) fn read(source: Source<'_>) -> FileLayer {
 
 /// The entries of a map; none for null.
 fn entries(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)>, Diagnostic> {
-    let wrong = format!("{what} must be a map of keys, not {}", node.describe());
-    let fault = source.fault("wrong_type", node.place, wrong);
+    let fault = node.no_map(source, &format!("{what} must be a map of keys"));
     match node.kind {
         Kind::Map(entries) => Ok(entries),
         Kind::Scalar(Value::Null) => Ok(Vec::new()),

@@ -78,6 +78,16 @@ impl Node {
         }
     }
 
+    /// A fault for one that stands where a map is wanted. A whole file of text is not shown: one with nothing but a key
+    /// in it reads so.
+    pub(crate) fn no_map(&self, source: Source<'_>, wanted: &str) -> Diagnostic {
+        let is_text = matches!(self.kind, Kind::Scalar(Value::Text(_))) && self.place.column <= 1;
+        let held = if is_text { "a text".to_owned() } else { self.describe() };
+        let mut fault = source.fault("wrong_type", self.place, format!("{wanted}, not {held}"));
+        fault.source = fault.source.filter(|_| !is_text);
+        fault
+    }
+
     /// Whether it is null or missing.
     pub(crate) const fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Scalar(Value::Null))

@@ -1,7 +1,7 @@
 //! Asks delegators of this user over their control sockets; blocking, for the `delegate` command and for
 //! programs without a runtime.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,14 @@ use delegate_protocol::id::MIN_PREFIX;
 use serde_json::Value;
 
 use super::operator::LiveRunInfo;
-use super::place::Place;
+use super::place::{Name, Place, is_stopped};
 use super::protocol::{Ask, ControlError, Request, SCHEMA};
 
 /// How long a delegator may take to answer at once.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Nobody answers at once on a busy machine.
+const SHORTEST: Duration = Duration::from_millis(200);
 
 /// Bytes of one line of a delegator: an event may carry 1 MiB of arguments, a list 10,000 children.
 const LINE: u64 = 64 * 1024 * 1024;
@@ -25,6 +28,9 @@ pub struct Client {
     stream: BufReader<UnixStream>,
     session: Option<String>,
     next: u64,
+    /// Whose socket it is, as far as its number means something here.
+    pid: Option<u32>,
+    patience: Duration,
 }
 
 /// What an answer was, and who gave it.
@@ -54,43 +60,68 @@ pub fn clients(dir: &Path, session: Option<&str>) -> Vec<Client> {
     // Where nothing ever ran there is no directory.
     let Ok(place) = Place::open(dir) else { return Vec::new() };
     place.sweep();
-    let connect = |stream: UnixStream| {
+    let connect = |name: &Name| {
+        let stream = place.connect(name).ok()?;
         stream.set_write_timeout(Some(PATIENCE)).ok()?;
-        let session = session.map(str::to_owned);
-        Some(Client { stream: BufReader::new(stream), session, next: 1 })
+        let (stream, session) = (BufReader::new(stream), session.map(str::to_owned));
+        Some(Client { stream, session, next: 1, pid: name.pid_here(), patience: PATIENCE })
     };
-    let names = place.names();
-    let streams = names.iter().filter_map(|name| place.connect(name).ok());
-    streams.filter_map(connect).collect()
+    place.names().iter().filter_map(connect).collect()
 }
 
 /// Asks the delegator that has what `id` names; `ask` makes the request from the id in full.
 ///
 /// # Errors
-/// No such run or child goes on, or what that delegator answered.
+/// No such run or child goes on, or what that delegator answered; one that does not answer may have it.
 pub fn call(
     dir: &Path,
     session: Option<&str>,
     id: &str,
     ask: impl Fn(String) -> Ask,
 ) -> Result<Called, ControlError> {
+    call_within(dir, session, id, None, ask)
+}
+
+/// The same, where nobody is waited for longer than `patience` (5 s at most) before it is known who is to be asked.
+///
+/// # Errors
+/// Those of [`call`].
+pub fn call_within(
+    dir: &Path,
+    session: Option<&str>,
+    id: &str,
+    patience: Option<Duration>,
+    ask: impl Fn(String) -> Ask,
+) -> Result<Called, ControlError> {
     let mut clients = clients(dir, session);
+    let patience = patience.map_or(PATIENCE, |patience| patience.clamp(SHORTEST, PATIENCE));
+    clients.iter_mut().for_each(|client| client.patience = patience);
+    let mut silent = None;
     let (run, child) = id.split_once('/').map_or((id, None), |(run, child)| (run, Some(child)));
     if id.parse::<delegate_protocol::SubagentId>().is_ok() {
         for mut client in clients {
             match client.ask(ask(id.to_owned())) {
                 Ok(value) => return Ok(Called { value, client }),
                 Err(error) if error.code() == "not_found" => {}
+                Err(error @ ControlError::Silent { .. }) => silent = Some(error),
                 Err(ControlError::Gone(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        return Err(ControlError::NotFound(id.to_owned()));
+        return Err(silent.unwrap_or_else(|| ControlError::NotFound(id.to_owned())));
     }
     let mut known = Vec::new();
     for (at, client) in clients.iter_mut().enumerate() {
-        // One that ends meanwhile, or hangs, has nothing to say here.
-        let runs = client.list().unwrap_or_default();
+        // One that ends meanwhile has nothing to say here; one that hangs may have it.
+        let runs = match client.list() {
+            Ok(runs) => runs,
+            Err(error) => {
+                if matches!(error, ControlError::Silent { .. }) {
+                    silent = Some(error);
+                }
+                Vec::new()
+            }
+        };
         known.extend(runs.into_iter().map(|run| (run.started_at, run.run_id.to_string(), at)));
     }
     let newest = matches!(run, "latest" | "-");
@@ -102,7 +133,8 @@ pub fn call(
         let found = known.into_iter().take(8).map(|(_, full, _)| full).collect();
         return Err(ControlError::Ambiguous { id: run.to_owned(), found });
     }
-    let (_, full, at) = known.pop().ok_or_else(|| ControlError::NotFound(id.to_owned()))?;
+    let unknown = || silent.unwrap_or_else(|| ControlError::NotFound(id.to_owned()));
+    let (_, full, at) = known.pop().ok_or_else(unknown)?;
     let full = child.map_or(full.clone(), |child| format!("{full}/{child}"));
     let mut client = clients.swap_remove(at);
     let value = client.ask(ask(full))?;
@@ -136,7 +168,7 @@ impl Client {
             | Ask::Pause { .. }
             | Ask::Resume { .. }
             | Ask::Extend { .. }
-            | Ask::Watch { .. } => Some(PATIENCE),
+            | Ask::Watch { .. } => Some(self.patience),
         };
         let id = self.next;
         self.next += 1;
@@ -176,7 +208,14 @@ impl Client {
     fn line(&mut self) -> Result<Value, ControlError> {
         let mut line = Vec::new();
         let mut bounded = self.stream.by_ref().take(LINE);
-        bounded.read_until(b'\n', &mut line).map_err(|error| gone(&error))?;
+        let read = bounded.read_until(b'\n', &mut line);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                let stopped = self.pid.is_some_and(is_stopped);
+                ControlError::Silent { pid: self.pid, stopped }
+            }
+            _ => gone(&error),
+        })?;
         if line.last() != Some(&b'\n') {
             return Err(gone(&"it closed the line"));
         }

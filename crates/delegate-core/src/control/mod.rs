@@ -21,7 +21,7 @@ mod protocol;
 mod server;
 
 pub(crate) use act::act;
-pub use client::{Called, Client, Watched, call, clients};
+pub use client::{Called, Client, Watched, call, call_within, clients};
 pub use operator::{LiveRunInfo, Operator};
 pub use place::{directory, make_directory};
 pub use protocol::{Ask, ControlError, SCHEMA};

@@ -102,6 +102,11 @@ impl Name {
         (parts.next().is_none() && name.text() == text).then_some(name)
     }
 
+    /// Its number, where that is one of our pid namespace.
+    pub(super) fn pid_here(&self) -> Option<u32> {
+        (namespace() == Some(self.namespace)).then_some(self.pid)
+    }
+
     /// Certainly of nobody who lives: only of processes that we can see do we know that.
     fn is_stale(&self) -> bool {
         let own = std::process::id();
@@ -111,6 +116,12 @@ impl Name {
             && proc_is_ours
             && start_time(self.pid) != Some(self.start)
     }
+}
+
+/// Whether a process stands still by SIGSTOP or SIGTSTP (field 3 of `/proc/PID/stat`, man 5 proc).
+pub(super) fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 /// Number of our pid namespace (man 7 namespaces).

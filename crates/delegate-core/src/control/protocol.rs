@@ -131,6 +131,14 @@ pub enum ControlError {
     /// The other side cannot be reached, or is gone.
     #[error("{0}")]
     Gone(String),
+    /// A delegator that may be meant says nothing.
+    #[error("{}", silent(*pid, *stopped))]
+    Silent {
+        /// Its process, where that is known.
+        pid: Option<u32>,
+        /// It stands still (SIGSTOP, SIGTSTP).
+        stopped: bool,
+    },
     /// A refusal that this side does not know.
     #[error("{message}")]
     Other {
@@ -159,8 +167,19 @@ impl ControlError {
             Self::Version(_) => "version",
             Self::Busy => "busy",
             Self::Gone(_) => "gone",
+            Self::Silent { .. } => "silent",
             Self::Other { code, .. } => code,
         }
+    }
+}
+
+fn silent(pid: Option<u32>, stopped: bool) -> String {
+    match pid {
+        Some(pid) if stopped => format!(
+            "whoever may run it does not answer: process {pid} is stopped; `kill -CONT {pid}` lets it go on"
+        ),
+        Some(pid) => format!("whoever may run it does not answer: process {pid}"),
+        None => "whoever may run it does not answer".to_owned(),
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use delegate_protocol::lease::Given;
 use delegate_protocol::{ApiKey, KeyAnswer, KeyFailure, KeyQuestion, SubagentId};
 
-use super::gate::{Gate, Opens};
+use super::beside::Shared;
+use super::gate::{Held, Opens};
+use super::gates::Gates;
 use super::line::Line;
 use super::moment::Moment;
 use super::pool::{Nothing, Pool, PoolSpec, Rotation};
@@ -16,6 +18,13 @@ use crate::config::{CallLimits, PoolStrategy};
 
 /// Permits that one child may hold: more than any agent calls at once.
 const PERMITS: usize = 64;
+
+/// How soon the others are looked at again by whom they keep waiting. Nobody tells us of them: a look is a
+/// small file per parent.
+const LOOK_NOW: Duration = Duration::from_millis(20);
+
+/// The same for who waits for something else: others see that it does.
+const LOOK_SOON: Duration = Duration::from_millis(200);
 
 const NO_CHILD: &str = "this child has no place any more";
 const NO_POOL: &str = "this child has one fixed key and no pool (setting credential_pools)";
@@ -72,8 +81,7 @@ pub struct Now {
 pub struct Authority<R> {
     pools: BTreeMap<String, Pool>,
     strategies: BTreeMap<String, PoolStrategy>,
-    limits: BTreeMap<String, CallLimits>,
-    gates: BTreeMap<String, Gate<(SubagentId, u64)>>,
+    gates: Gates,
     children: BTreeMap<SubagentId, Child>,
     for_keys: Line<SubagentId, Waiter<R>>,
     for_calls: Line<SubagentId, Waiter<R>>,
@@ -90,8 +98,7 @@ impl<R> Authority<R> {
         Self {
             pools: BTreeMap::new(),
             strategies,
-            limits,
-            gates: BTreeMap::new(),
+            gates: Gates::new(limits),
             children: BTreeMap::new(),
             for_keys: Line::default(),
             for_calls: Line::default(),
@@ -124,14 +131,11 @@ impl<R> Authority<R> {
         &self.pools
     }
 
-    /// Its pools, to take in what others know of their keys.
-    pub const fn pools_mut(&mut self) -> &mut BTreeMap<String, Pool> {
-        &mut self.pools
-    }
-
     /// Takes a child in, and leases it a key where it has a pool with one.
     pub fn admit(&mut self, admission: Admission, now: Now) -> Option<Given> {
         let child = admission.child;
+        // Named now, so that it is known what others have of it before the first call.
+        self.gates.of(admission.gate());
         let pool = admission.pool.as_ref().and_then(|pool| self.pools.get_mut(pool));
         let given =
             pool.and_then(|pool| pool.lease(child, admission.endpoint.as_deref(), now.time));
@@ -268,14 +272,13 @@ impl<R> Authority<R> {
     }
 
     fn next_for_call(&mut self, now: Now) -> Option<Waiter<R>> {
-        let Self { for_calls, children, pools, gates, limits, .. } = self;
+        let Self { for_calls, children, pools, gates, .. } = self;
         for_calls.next(|waiter| match Means::of(waiter.child, children, pools, now) {
             Means::Later => false,
             Means::Never => true,
             Means::Good | Means::Other | Means::Fixed => {
                 let Some(known) = children.get(&waiter.child) else { return true };
-                let gate = gate_of(gates, limits, known.admission.gate());
-                gate.opens(now.time) == Opens::Now
+                gates.of(known.admission.gate()).opens(now.time) == Opens::Now
             }
         })
     }
@@ -302,7 +305,7 @@ impl<R> Authority<R> {
         let Some(known) = self.children.get_mut(&child) else { return no_key(NO_CHILD) };
         self.last_permit += 1;
         let permit = self.last_permit;
-        let gate = gate_of(&mut self.gates, &self.limits, known.admission.gate());
+        let gate = self.gates.of(known.admission.gate());
         if !gate.take((child, permit), now.time) {
             return no_key("the provider takes no call now");
         }
@@ -326,7 +329,7 @@ impl<R> Authority<R> {
         let keys = keys.min();
         let gates = gates.values_mut().filter_map(|gate| match gate.opens(now.time) {
             Opens::At(at) => Some(at),
-            Opens::Now | Opens::WhenReturned => None,
+            Opens::Now | Opens::WhenReturned | Opens::AfterOthers => None,
         });
         gates.chain(keys).min()
     }
@@ -346,7 +349,18 @@ impl<R> Authority<R> {
     /// Calls that go on through a gate.
     #[must_use]
     pub fn calls(&self, gate: &str) -> usize {
-        self.gates.get(gate).map_or(0, Gate::held)
+        self.gates.calls(gate)
+    }
+
+    /// How soon to look again what other parents do, where somebody waits for them, or for a turn among them.
+    pub fn next_look(&mut self, now: Now) -> Option<Duration> {
+        let Self { for_calls, children, gates, .. } = self;
+        let of = |waiter: &Waiter<R>| {
+            let gate = gates.get_mut(children.get(&waiter.child)?.admission.gate())?;
+            let others = gate.opens(now.time) == Opens::AfterOthers;
+            gate.has_others().then_some(if others { LOOK_NOW } else { LOOK_SOON })
+        };
+        for_calls.iter().filter_map(of).min()
     }
 }
 
@@ -390,13 +404,30 @@ impl Means {
     }
 }
 
-fn gate_of<'a>(
-    gates: &'a mut BTreeMap<String, Gate<(SubagentId, u64)>>,
-    limits: &BTreeMap<String, CallLimits>,
-    name: &str,
-) -> &'a mut Gate<(SubagentId, u64)> {
-    let new = || Gate::new(limits.get(name).copied().unwrap_or_default());
-    gates.entry(name.to_owned()).or_insert_with(new)
+impl<R> Shared for Authority<R> {
+    fn pools(&mut self) -> &mut BTreeMap<String, Pool> {
+        &mut self.pools
+    }
+
+    fn gates(&mut self) -> &mut Gates {
+        &mut self.gates
+    }
+
+    fn held(&mut self, now: Moment) -> BTreeMap<String, Held> {
+        let Self { for_calls, children, pools, gates, .. } = self;
+        let mut waiting = BTreeSet::new();
+        for waiter in for_calls.iter() {
+            let Some(known) = children.get(&waiter.child) else { continue };
+            let gate = known.admission.gate();
+            if !waiting.contains(gate)
+                && Means::of(waiter.child, children, pools, Now { time: now, dice: 0 })
+                    != Means::Later
+            {
+                waiting.insert(gate.to_owned());
+            }
+        }
+        gates.held(|gate| waiting.contains(gate), now)
+    }
 }
 
 fn no_key(why: impl Into<String>) -> KeyAnswer {

@@ -42,25 +42,26 @@ impl BatchKeys {
         Self { keys: keys.clone(), pool, is_pooled, provider, endpoint: route.base_url.clone() }
     }
 
-    /// What is admitted before the child starts; `None` where there is no pool, and so no lease.
+    /// What is admitted before the child starts; `None` where there is no pool, and so no lease. `branch` is
+    /// its first ancestor below the root; a child of the root has none but itself.
     pub(crate) fn admission(
         &self,
         child: SubagentId,
-        parent: Option<SubagentId>,
+        branch: Option<SubagentId>,
     ) -> Option<(Keys, Admission)> {
         self.pool.as_ref()?;
-        Some((self.keys.clone(), self.admission_of(child, parent)))
+        Some((self.keys.clone(), self.admission_of(child, branch)))
     }
 
     /// Takes in a child without a pool, which asks for the first time.
-    pub(crate) fn enter(&self, child: SubagentId, parent: Option<SubagentId>) -> Lease {
-        self.keys.enter(self.admission_of(child, parent))
+    pub(crate) fn enter(&self, child: SubagentId, branch: Option<SubagentId>) -> Lease {
+        self.keys.enter(self.admission_of(child, branch))
     }
 
-    fn admission_of(&self, child: SubagentId, parent: Option<SubagentId>) -> Admission {
+    fn admission_of(&self, child: SubagentId, branch: Option<SubagentId>) -> Admission {
         Admission {
             child,
-            branch: parent.unwrap_or(child),
+            branch: branch.unwrap_or(child),
             pool: self.pool.clone(),
             provider: self.provider.clone(),
             endpoint: self.endpoint.clone(),

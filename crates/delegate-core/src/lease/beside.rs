@@ -1,9 +1,9 @@
 //! What is known of keys, kept beside the process and shared by all parents of one state directory: which key
-//! rests or is dead, and how many leases each parent holds. Fingerprints only, never a key.
+//! rests or is dead, and how many leases and calls each parent holds. Fingerprints only, never a key.
 //!
-//! In `keys/` of the state directory: `status.json`, changed under the lock of `status.lock`, and a file per
-//! living parent with its leases, which it keeps locked: a lock goes with its holder, however that ends.
-//! People may edit `status.json` meanwhile: what we do not know in it stays, and what cannot be read is
+//! In `keys/` of the state directory: `status.json` and `calls.json` (`calls`), changed under the lock of
+//! `status.lock`, and a file per living parent with its leases and calls, which it keeps locked: a lock goes
+//! with its holder, however that ends. People may edit `status.json` meanwhile: what we do not know in it stays, and what cannot be read is
 //! moved aside. Used by `desk` and by `delegate keys`.
 
 use std::collections::BTreeMap;
@@ -18,6 +18,9 @@ use delegate_protocol::Fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::calls::Calls;
+use super::gate::{Held, Known, Others};
+use super::gates::Gates;
 use super::moment::Moment;
 use super::pool::Pool;
 use super::status::{Record, State};
@@ -32,6 +35,12 @@ const MOST: u64 = 8 << 20;
 /// What is known of a key that no pool has any more is kept so long.
 const FORGET: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Who waits for its turn says so often that it still looks.
+const LOOKS: Duration = Duration::from_millis(250);
+
+/// One that has not looked for so long stands still, and is not waited for.
+const LOOKED: Duration = Duration::from_secs(1);
+
 /// Fields of a record; others in the file are left alone.
 const RECORD_FIELDS: [&str; 6] = ["state", "rest", "cause", "code", "reason", "marked"];
 
@@ -43,6 +52,36 @@ type Leases = BTreeMap<String, BTreeMap<Fingerprint, u32>>;
 struct OwnerFile {
     pid: u32,
     leases: Leases,
+    /// By provider.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    calls: BTreeMap<String, Held>,
+    /// When it looked whether it is its turn.
+    #[serde(default)]
+    looked: Moment,
+}
+
+/// What the others have.
+#[derive(Debug, Default)]
+struct Theirs {
+    leases: Leases,
+    calls: BTreeMap<String, Others>,
+}
+
+/// Inode, time of change and size of a file.
+pub(super) type FileState = (u64, i64, i64, u64);
+
+pub(super) fn state_of(data: &fs::Metadata) -> FileState {
+    (data.ino(), data.ctime(), data.ctime_nsec(), data.len())
+}
+
+/// What is shared with other parents.
+pub trait Shared {
+    /// The pools.
+    fn pools(&mut self) -> &mut BTreeMap<String, Pool>;
+    /// The gates.
+    fn gates(&mut self) -> &mut Gates;
+    /// What we have of each provider.
+    fn held(&mut self, now: Moment) -> BTreeMap<String, Held>;
 }
 
 /// The files of one state directory, as one parent uses them.
@@ -51,10 +90,11 @@ pub struct Beside {
     dir: PathBuf,
     /// Our own leases; locked as long as we live.
     own: Option<(PathBuf, File)>,
-    written: Leases,
+    written: OwnerFile,
+    calls: Calls,
     root: Map<String, Value>,
     /// The state of `status.json` that `root` is.
-    seen: Option<(u64, i64, i64, u64)>,
+    seen: Option<FileState>,
     /// We know something that the file does not.
     ahead: bool,
     /// It was told that something is wrong with the directory.
@@ -69,10 +109,12 @@ impl Beside {
     /// Nothing is made before something is kept.
     #[must_use]
     pub fn new(state_dir: &Path) -> Self {
+        let dir = state_dir.join("keys");
         Self {
-            dir: state_dir.join("keys"),
+            calls: Calls::new(&dir),
+            dir,
             own: None,
-            written: Leases::new(),
+            written: OwnerFile::default(),
             root: Map::new(),
             seen: None,
             ahead: false,
@@ -86,38 +128,35 @@ impl Beside {
         self.dir.join("status.json")
     }
 
-    /// Lets `act` work on pools that know all that other parents know, and tells the others what became of
-    /// them. Where the files cannot be used it works on what we know, and that is told later.
-    pub fn shared<T>(
-        &mut self,
-        pools: impl Fn(&mut T) -> &mut BTreeMap<String, Pool>,
-        on: &mut T,
-        now: Moment,
-        act: impl FnOnce(&mut T),
-    ) {
-        if pools(on).is_empty() {
+    /// Lets `act` work on pools and gates that know all that other parents know, and tells the others what
+    /// became of them. Where the files cannot be used it works on what we know, and that is told later.
+    pub fn shared<T: Shared>(&mut self, on: &mut T, now: Moment, act: impl FnOnce(&mut T)) {
+        if on.pools().is_empty() && !on.gates().are_shared() {
             return act(on);
         }
         let locked = self
             .lock()
-            .and_then(|lock| lock.map(|lock| self.load(pools(on), now).map(|()| lock)).transpose());
+            .and_then(|lock| lock.map(|lock| self.load(on, now).map(|()| lock)).transpose());
         let locked = locked.unwrap_or_else(|error| {
             self.tell(&error);
             None
         });
-        let before = known(pools(on));
+        let before = known(on);
         act(on);
-        let changed = known(pools(on)) != before;
+        let changed = known(on) != before;
         let stored = match &locked {
             None => {
                 self.ahead |= changed;
                 return;
             }
-            Some(_) if changed || self.ahead => self.store(pools(on), now),
+            Some(_) if changed || self.ahead => {
+                let stored = self.store(on.pools(), now);
+                stored.and_then(|()| self.calls.store(on.gates().known()))
+            }
             Some(_) => Ok(()),
         };
         self.ahead = stored.is_err();
-        if let Err(error) = stored.and_then(|()| self.store_leases(pools(on))) {
+        if let Err(error) = stored.and_then(|()| self.store_own(on, now)) {
             self.tell(&error);
         }
     }
@@ -144,15 +183,23 @@ impl Beside {
         Ok(None)
     }
 
-    fn load(&mut self, pools: &mut BTreeMap<String, Pool>, now: Moment) -> io::Result<()> {
+    fn load(&mut self, on: &mut impl Shared, now: Moment) -> io::Result<()> {
         let path = self.status_file();
-        let state = fs::metadata(&path).ok().map(|d| (d.ino(), d.ctime(), d.ctime_nsec(), d.len()));
+        let state = fs::metadata(&path).ok().map(|data| state_of(&data));
         if state != self.seen || state.is_none() {
             self.root = read_root(&path, now)?;
             self.seen = state;
         }
-        let others = self.others()?;
-        for (name, pool) in pools {
+        let others = self.others(now)?;
+        let mut calls = self.calls.load(now)?.clone();
+        if self.ahead {
+            for (name, ours) in on.gates().known() {
+                let theirs: &mut Known = calls.entry(name).or_default();
+                *theirs = std::mem::take(theirs).and(ours);
+            }
+        }
+        on.gates().take_in(calls, others.calls);
+        for (name, pool) in on.pools() {
             let mut records = records_of(&self.root, name);
             if self.ahead {
                 for (print, ours) in pool.records() {
@@ -162,7 +209,7 @@ impl Beside {
             }
             pool.set_records(records);
             pool.set_turns(turns_of(&self.root, name));
-            pool.set_others(others.get(name).cloned().unwrap_or_default());
+            pool.set_others(others.leases.get(name).cloned().unwrap_or_default());
         }
         Ok(())
     }
@@ -194,17 +241,22 @@ impl Beside {
         file.write_all(b"\n")?;
         fs::rename(&fresh, &path)?;
         let data = file.metadata()?;
-        self.seen = Some((data.ino(), data.ctime(), data.ctime_nsec(), data.len()));
+        self.seen = Some(state_of(&data));
         Ok(())
     }
 
-    fn store_leases(&mut self, pools: &BTreeMap<String, Pool>) -> io::Result<()> {
-        let leases: Leases = pools
+    fn store_own(&mut self, on: &mut impl Shared, now: Moment) -> io::Result<()> {
+        let leases: Leases = on
+            .pools()
             .iter()
             .map(|(name, pool)| (name.clone(), pool.leases()))
             .filter(|(_, leases)| !leases.is_empty())
             .collect();
-        if leases == self.written {
+        let calls = on.held(now);
+        let waits = calls.values().any(|held| held.waits);
+        let looked = self.written.looked;
+        let is_due = waits && (now.since(looked) >= LOOKS || now < looked);
+        if leases == self.written.leases && calls == self.written.calls && !is_due {
             return Ok(());
         }
         if self.own.is_none() {
@@ -214,20 +266,20 @@ impl Beside {
             file.lock()?;
             self.own = Some((path, file));
         }
+        let own = OwnerFile { pid: std::process::id(), leases, calls, looked: now };
         if let Some((_, file)) = &mut self.own {
-            let text =
-                serde_json::to_vec(&OwnerFile { pid: std::process::id(), leases: leases.clone() })?;
+            let text = serde_json::to_vec(&own)?;
             file.rewind()?;
             file.set_len(0)?;
             file.write_all(&text)?;
         }
-        self.written = leases;
+        self.written = own;
         Ok(())
     }
 
-    /// Leases of other living parents; files of dead ones are removed.
-    fn others(&self) -> io::Result<Leases> {
-        let mut all = Leases::new();
+    /// What other living parents have; files of dead ones are removed.
+    fn others(&self, now: Moment) -> io::Result<Theirs> {
+        let mut all = Theirs::default();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -249,8 +301,13 @@ impl Beside {
             else {
                 continue;
             };
+            let looks = now.since(other.looked).max(other.looked.since(now)) < LOOKED;
+            for (provider, held) in other.calls {
+                let sum = all.calls.entry(provider).or_default();
+                *sum = sum.and(held, looks);
+            }
             for (pool, leases) in other.leases {
-                let of_pool = all.entry(pool).or_default();
+                let of_pool = all.leases.entry(pool).or_default();
                 for (print, count) in leases {
                     let sum: &mut u32 = of_pool.entry(print).or_default();
                     *sum = sum.saturating_add(count);
@@ -271,10 +328,11 @@ impl Beside {
             Err(error) => return Err(error),
         };
         let root: Map<String, Value> = serde_json::from_str(&text)?;
-        let others = if self.dir.exists() { self.others()? } else { Leases::new() };
+        let now = Moment::default();
+        let others = if self.dir.exists() { self.others(now)? } else { Theirs::default() };
         for (name, pool) in pools {
             pool.set_records(records_of(&root, name));
-            pool.set_others(others.get(name).cloned().unwrap_or_default());
+            pool.set_others(others.leases.get(name).cloned().unwrap_or_default());
         }
         Ok(())
     }
@@ -314,22 +372,26 @@ impl Drop for Beside {
 }
 
 /// What the others are told of: compared before and after.
-fn known(
-    pools: &BTreeMap<String, Pool>,
-) -> Vec<(BTreeMap<Fingerprint, Record>, BTreeMap<Fingerprint, u64>)> {
+#[derive(PartialEq)]
+struct Told {
+    keys: Vec<(BTreeMap<Fingerprint, Record>, BTreeMap<Fingerprint, u64>)>,
+    calls: BTreeMap<String, Known>,
+}
+
+fn known(on: &mut impl Shared) -> Told {
     let of = |pool: &Pool| {
         let turns = if pool.takes_turns() { pool.turns().clone() } else { BTreeMap::new() };
         (pool.records().clone(), turns)
     };
-    pools.values().map(of).collect()
+    Told { keys: on.pools().values().map(of).collect(), calls: on.gates().known() }
 }
 
-fn private(path: PathBuf, options: &mut OpenOptions) -> io::Result<File> {
+pub(super) fn private(path: PathBuf, options: &mut OpenOptions) -> io::Result<File> {
     options.create(true).mode(0o600).open(path)
 }
 
 /// What the file holds; an empty map where there is none. One that cannot be understood is moved aside.
-fn read_root(path: &Path, now: Moment) -> io::Result<Map<String, Value>> {
+pub(super) fn read_root(path: &Path, now: Moment) -> io::Result<Map<String, Value>> {
     let mut bytes = Vec::new();
     match File::open(path) {
         Ok(file) => drop(file.take(MOST).read_to_end(&mut bytes)?),

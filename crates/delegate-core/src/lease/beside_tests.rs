@@ -1,6 +1,9 @@
 //! Tests of [`super`]: two parents, edits, broken files, and that no key is written.
 
 use super::*;
+use crate::config::CallLimits;
+use crate::lease::gate::{Gate, Opens};
+use crate::lease::gates::Permit;
 use crate::lease::pool::{Entry, PoolSpec, Rotation};
 use crate::lease::status::Cause;
 use delegate_protocol::{ApiKey, KeyFailure, SubagentId};
@@ -9,7 +12,28 @@ const NOW: Moment = Moment::from_ms(1_800_000_000_000);
 
 struct Parent {
     beside: Beside,
+    known: Mine,
+}
+
+struct Mine {
     pools: BTreeMap<String, Pool>,
+    gates: Gates,
+    /// Somebody waits for a call.
+    waits: bool,
+}
+
+impl Shared for Mine {
+    fn pools(&mut self) -> &mut BTreeMap<String, Pool> {
+        &mut self.pools
+    }
+
+    fn gates(&mut self) -> &mut Gates {
+        &mut self.gates
+    }
+
+    fn held(&mut self, now: Moment) -> BTreeMap<String, Held> {
+        self.gates.held(|_| self.waits, now)
+    }
 }
 
 fn key(name: &str) -> ApiKey {
@@ -24,17 +48,24 @@ impl Parent {
     fn new(dir: &Path, names: &[&str]) -> Self {
         let entries = names.iter().map(|name| Entry::new(*name, key(name))).collect();
         let pool = Pool::new(PoolSpec { entries, ..PoolSpec::default() });
-        Self { beside: Beside::new(dir), pools: [("p".to_owned(), pool)].into() }
+        let limits = CallLimits { max_concurrent_calls: Some(2), requests_per_minute: Some(3) };
+        let mut gates = Gates::new([("p".to_owned(), limits)].into());
+        gates.of("p");
+        let known = Mine { pools: [("p".to_owned(), pool)].into(), gates, waits: false };
+        Self { beside: Beside::new(dir), known }
     }
 
     fn act<T>(&mut self, now: Moment, act: impl FnOnce(&mut Pool) -> T) -> T {
         let mut result = None;
-        fn same(pools: &mut BTreeMap<String, Pool>) -> &mut BTreeMap<String, Pool> {
-            pools
-        }
-        self.beside.shared(same, &mut self.pools, now, |pools| {
-            result = Some(act(pools.get_mut("p").unwrap()));
+        self.beside.shared(&mut self.known, now, |known| {
+            result = Some(act(known.pools.get_mut("p").unwrap()));
         });
+        result.unwrap()
+    }
+
+    fn at_gate<T>(&mut self, now: Moment, act: impl FnOnce(&mut Gate<Permit>) -> T) -> T {
+        let mut result = None;
+        self.beside.shared(&mut self.known, now, |known| result = Some(act(known.gates.of("p"))));
         result.unwrap()
     }
 
@@ -251,5 +282,75 @@ fn one_key_or_all_can_be_forgotten() {
     assert_eq!(hand.forget(None, NOW).unwrap(), 2);
     assert_eq!(parent.state("a", NOW), State::Ok);
     let mut looked = Parent::new(dir.path(), &["a"]);
-    looked.beside.look(&mut looked.pools).unwrap();
+    looked.beside.look(&mut looked.known.pools).unwrap();
+}
+
+const fn permit(number: u64) -> Permit {
+    (SubagentId::new(0, 0), number)
+}
+
+#[test]
+fn calls_of_two_parents_add_up_and_those_of_a_dead_one_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (Parent::new(dir.path(), &["a"]), Parent::new(dir.path(), &["a"]));
+    assert!(one.at_gate(NOW, |gate| gate.take(permit(1), NOW)));
+    assert!(two.at_gate(NOW, |gate| gate.take(permit(1), NOW)));
+    for parent in [&mut one, &mut two] {
+        assert_eq!(parent.at_gate(NOW, |gate| gate.opens(NOW)), Opens::AfterOthers);
+    }
+    // As after kill -9: its file stays, and the lock on it is gone.
+    let (path, file) = one.beside.own.take().unwrap();
+    drop(file);
+    assert!(path.exists());
+    assert!(two.at_gate(NOW, |gate| gate.take(permit(2), NOW)));
+    assert!(!path.exists(), "it is cleared away");
+    // The calls that it began count for their minute.
+    two.at_gate(NOW, |gate| gate.give_back(permit(1)));
+    let minute = NOW.after(Duration::from_secs(60));
+    assert_eq!(two.at_gate(NOW, |gate| gate.opens(NOW)), Opens::At(minute));
+    let mut three = Parent::new(dir.path(), &["a"]);
+    assert_eq!(three.at_gate(NOW, |gate| gate.opens(NOW)), Opens::At(minute));
+    assert!(three.at_gate(minute, |gate| gate.take(permit(1), minute)));
+}
+
+#[test]
+fn a_refusal_of_the_provider_holds_for_all_parents_and_survives_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut one = Parent::new(dir.path(), &["a"]);
+    let later = NOW.after(Duration::from_secs(30));
+    one.at_gate(NOW, |gate| {
+        assert!(gate.take(permit(1), NOW));
+        gate.refused(permit(1), Some(later), NOW);
+    });
+    drop(one);
+    let mut two = Parent::new(dir.path(), &["a"]);
+    // A gate that is named for the first time knows it as well, and takes nothing from what is known.
+    two.known.gates = Gates::new(BTreeMap::new());
+    assert_eq!(two.at_gate(NOW, |gate| gate.opens(NOW)), Opens::At(later));
+    assert_eq!(two.at_gate(NOW, |gate| gate.opens(NOW)), Opens::At(later));
+    fs::write(dir.path().join("keys/calls.json"), "{").unwrap();
+    assert_eq!(two.at_gate(NOW, |gate| gate.opens(NOW)), Opens::Now, "nothing is known then");
+    let aside = fs::read_dir(dir.path().join("keys")).unwrap().filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        name.to_string_lossy().contains("calls.json.broken")
+    });
+    assert_eq!(aside.count(), 1, "it is kept aside");
+}
+
+#[test]
+fn one_that_waits_says_that_it_still_looks_and_is_passed_over_when_it_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (Parent::new(dir.path(), &["a"]), Parent::new(dir.path(), &["a"]));
+    assert!(two.at_gate(NOW, |gate| gate.take(permit(9), NOW)));
+    assert!(one.at_gate(NOW, |gate| gate.take(permit(1), NOW)));
+    two.known.waits = true;
+    two.at_gate(NOW, |_| ());
+    one.at_gate(NOW, |gate| gate.give_back(permit(1)));
+    assert_eq!(one.at_gate(NOW, |gate| gate.opens(NOW)), Opens::AfterOthers, "it is their turn");
+    let soon = NOW.after(LOOKS);
+    two.at_gate(soon, |_| ());
+    let later = NOW.after(LOOKED);
+    assert_eq!(one.at_gate(later, |gate| gate.opens(later)), Opens::AfterOthers);
+    let late = soon.after(LOOKED);
+    assert_eq!(one.at_gate(late, |gate| gate.opens(late)), Opens::Now, "they stand still");
 }

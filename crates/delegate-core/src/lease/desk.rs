@@ -14,7 +14,7 @@ use delegate_protocol::lease::Given;
 use delegate_protocol::{ApiKey, KeyAnswer, KeyQuestion, Routing, SubagentId};
 
 use super::authority::{Admission, Authority, Now};
-use super::beside::Beside;
+use super::beside::{Beside, Shared};
 use super::endpoint::{Known, Parents, choose};
 use super::file::{self, Pools, Stamp};
 use super::moment::Moment;
@@ -305,6 +305,7 @@ impl Desk {
         }
         let now = self.now();
         let most = if self.setup.clock.is_manual { LOOK_MANUAL } else { LOOK };
+        let most = self.authority.next_look(now).map_or(most, |look| look.min(most));
         let until = self.authority.next_deadline(now).map_or(most, |at| at.since(now.time));
         words.recv_timeout(until.clamp(Duration::from_millis(1), most))
     }
@@ -327,7 +328,7 @@ impl Desk {
             }
             Some(Word::Leave(child)) => answers = authority.leave(child, now),
         };
-        self.beside.shared(Authority::pools_mut, &mut self.authority, now.time, act);
+        self.beside.shared(&mut self.authority, now.time, act);
         for (reply, answer) in answers {
             reply(answer);
         }
@@ -397,7 +398,7 @@ pub fn look(
     );
     authority.set_pools(read.pools.clone());
     let beside = Beside::new(state_dir);
-    beside.look(authority.pools_mut()).map_err(|error| Diagnostic {
+    beside.look(Shared::pools(&mut authority)).map_err(|error| Diagnostic {
         code: "unreadable_file",
         message: format!("what is known of the keys cannot be read: {error}"),
         file: Some(beside.status_file()),

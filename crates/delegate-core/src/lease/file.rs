@@ -65,9 +65,23 @@ pub fn read(path: &Path, env: &[(String, String)]) -> Result<Pools, Diagnostic> 
         env,
         found: Pools { files: vec![path.to_owned()], ..Pools::default() },
     };
-    let root = yaml::parse(reader.source)?;
-    reader.root(root)?;
+    let read = yaml::parse(reader.source).and_then(|root| reader.root(root));
+    read.map_err(without_text)?;
     Ok(reader.found)
+}
+
+/// A fault may end in a log, and a misplaced key may stand in any line of this file, as a name too: its place is
+/// told, and never what stands there.
+fn without_text(mut fault: Diagnostic) -> Diagnostic {
+    fault.source = None;
+    match fault.code {
+        "duplicate_key" => "a key is set twice".clone_into(&mut fault.message),
+        "not_yaml" => {
+            "not valid YAML (is it indented as it should be?)".clone_into(&mut fault.message)
+        }
+        _ => {}
+    }
+    fault
 }
 
 /// A path with its `~/` replaced.
@@ -92,9 +106,16 @@ impl Reader<'_> {
     }
 
     fn unknown<const N: usize>(&self, key: &Key, known: [&'static str; N]) -> Diagnostic {
-        let name = shorten(&key.text, 60);
-        let fault = self.fault("unknown_key", key, format!("unknown key `{name}`"));
-        fault.hint(did_you_mean(&key.text, known).unwrap_or_else(|| known.join(", ")))
+        match did_you_mean(&key.text, known) {
+            Some(hint) => {
+                let fault = format!("unknown key `{}`", shorten(&key.text, 60));
+                self.fault("unknown_key", key, fault).hint(hint)
+            }
+            None => {
+                let fault = self.fault("unknown_key", key, "unknown key".to_owned());
+                fault.hint(known.join(", "))
+            }
+        }
     }
 
     fn map(&self, node: Node, what: &str) -> Result<Vec<(Key, Node)>, Diagnostic> {
@@ -180,7 +201,7 @@ impl Reader<'_> {
             if entry.id.is_empty() {
                 entry.id = id(pool, &entry, &ids);
             } else if ids.contains(&entry.id) {
-                let fault = format!("the id `{}` stands twice", shorten(&entry.id, 60));
+                let fault = "its id is that of an entry before it".to_owned();
                 return Err(self.fault("duplicate_id", &place, fault).hint("leave the ids away"));
             }
             ids.insert(entry.id.clone());
@@ -243,6 +264,11 @@ impl Reader<'_> {
             |what: String| format!("{}:{line}: {what}; a key of {pool} is missing", file.display());
         match at.text.as_str() {
             "api_key_env" => {
+                if !is_variable(&text) {
+                    let fault = "`api_key_env` must be the name of a variable".to_owned();
+                    let hint = "letters, digits and _ only; the key itself is `api_key`";
+                    return Err(self.fault("wrong_type", at, fault).hint(hint));
+                }
                 let value = self.env.iter().find(|(name, _)| *name == text);
                 let value = value.map(|(_, value)| value.trim()).filter(|value| !value.is_empty());
                 if value.is_none() {
@@ -282,6 +308,12 @@ impl Reader<'_> {
         let fault = self.fault("key_exposed", at, format!("{path} holds a key and {why}"));
         fault.hint(format!("chmod 600 {path}, and make it yours"))
     }
+}
+
+/// Letters, digits and `_`, and no digit first (POSIX, 8.1).
+fn is_variable(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.chars().all(fits) && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// Why a file with a key in it is not taken; `None`: it is its owner's alone, or is not there.
@@ -411,6 +443,19 @@ mod tests {
             ),
             ("pools:\n  a:\n    credentials:\n    - key_file: b.key\n", "wrong_type", 4),
             ("pools: [\n", "not_yaml", 1),
+            ("pools:\n  a: sk-canary\n", "wrong_type", 2),
+            ("sk-canary\n", "wrong_type", 1),
+            ("pools:\n  a:\n    credentials: {sk-canary: 1, sk-canary: 2}\n", "duplicate_key", 3),
+            ("pools:\n  a:\n    credentials:\n    - sk-canary: x\n", "unknown_key", 4),
+            ("pools:\n  a:\n    strategy: sk-canary\n", "unknown_word", 3),
+            ("pools:\n  a:\n    credentials:\n    - api_key_env: sk-canary\n", "wrong_type", 4),
+            (
+                "pools:\n  a:\n    credentials:\n    - {api_key: a, id: canary}\n    - {api_key: b, id: canary}\n",
+                "duplicate_id",
+                5,
+            ),
+            ("pools:\n  a:\n   credentials:\n    - label: a\n   - sk-canary\n", "not_yaml", 5),
+            ("pools:\n  a:\n    - *sk-canary\n", "not_yaml", 3),
         ] {
             let fault = world.read(text).unwrap_err();
             assert_eq!((fault.code, fault.line), (code, Some(line)), "{text}: {fault}");

@@ -10,10 +10,12 @@
 //! | [`pool`] | the keys of one provider: leases, strategies, rotation |
 //! | [`endpoint`] | which pool a child gets |
 //! | [`gate`] | how many calls a provider is sent |
+//! | [`gates`] | the gates of one parent |
 //! | [`mod@line`] | who waits, fair by subtree |
 //! | [`authority`] | pools, gates and children of one parent |
 //! | [`file`](mod@file) | the file with the keys |
 //! | [`beside`] | what is known of keys, beside the process and shared with other parents |
+//! | `calls` | the file in which parents tell each other of calls |
 //! | `batch` | what one batch has of keys |
 //! | [`desk`] | the thread that waits and acts |
 //!
@@ -22,10 +24,12 @@
 pub mod authority;
 pub(crate) mod batch;
 pub mod beside;
+mod calls;
 pub mod desk;
 pub mod endpoint;
 pub mod file;
 pub mod gate;
+pub mod gates;
 pub mod line;
 pub mod moment;
 pub mod pool;

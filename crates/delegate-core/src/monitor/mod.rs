@@ -126,12 +126,22 @@ impl Monitor {
     /// How many children it would launch now if they were granted: what it has a place for.
     #[must_use]
     pub fn wanted(&self) -> u32 {
-        if self.paused || !self.room || !self.launches || self.cancel_all.is_some() {
+        if !self.may_launch() {
             return 0;
         }
         let holding = u32::try_from(self.holding.len()).unwrap_or(u32::MAX);
         let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
         self.places.saturating_sub(holding).min(waiting)
+    }
+
+    const fn may_launch(&self) -> bool {
+        !self.paused && self.room && self.launches && self.cancel_all.is_none()
+    }
+
+    /// Whether tasks wait, and for nothing but a place or a slot.
+    #[must_use]
+    pub fn waits_at_a_cap(&self) -> bool {
+        self.may_launch() && self.waiting() > 0
     }
 
     /// The tasks that are next in line, in order.

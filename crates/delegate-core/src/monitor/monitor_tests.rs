@@ -70,7 +70,14 @@ fn tasks_wait_in_order_for_a_place() {
 fn nothing_is_launched_while_the_consumer_does_not_keep_up() {
     let mut monitor = monitor(2, 1);
     assert!(launches(&monitor.step(Event::Room(false), Duration::ZERO)).is_empty());
+    assert!(!monitor.waits_at_a_cap(), "it waits for its consumer");
     assert_eq!(launches(&monitor.step(Event::Room(true), Duration::ZERO)), [0]);
+    assert!(monitor.waits_at_a_cap());
+    let _effects = monitor.step(Event::Launches(false), Duration::ZERO);
+    assert!(!monitor.waits_at_a_cap(), "it waits until launches go on");
+    let _effects = monitor.step(Event::Launches(true), Duration::ZERO);
+    let _effects = monitor.step(Event::CancelAll(CancelReason::Interrupt), Duration::ZERO);
+    assert!(!monitor.waits_at_a_cap(), "it waits for its end");
 }
 
 #[test]

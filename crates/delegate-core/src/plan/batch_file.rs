@@ -310,12 +310,9 @@ fn texts(
 }
 
 fn map(source: Source<'_>, node: Node, what: &str) -> Result<Vec<(Key, Node)>, Diagnostic> {
-    match node.kind {
-        Kind::Map(entries) => Ok(entries),
-        Kind::Scalar(_) | Kind::List(_) => {
-            let message = format!("{what} must be a map of fields, not {}", node.describe());
-            Err(source.fault("wrong_type", node.place, message))
-        }
+    match node {
+        Node { kind: Kind::Map(entries), .. } => Ok(entries),
+        other => Err(other.no_map(source, &format!("{what} must be a map of fields"))),
     }
 }
 

@@ -131,11 +131,6 @@ impl super::Plan {
         &self.frame.routed.routing
     }
 
-    /// The child that all of them are children of; `None` when it is the root.
-    pub(crate) const fn parent_of_children(&self) -> Option<SubagentId> {
-        self.frame.parent.subagent_id
-    }
-
     /// Who delegates; a program of its own is no agent.
     pub(crate) fn delegating_agent(&self) -> Option<&Parent> {
         self.frame.by_agent.then_some(&self.frame.parent)

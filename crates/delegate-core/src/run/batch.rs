@@ -10,6 +10,7 @@ mod list;
 mod liveness;
 mod nested;
 mod owed;
+mod positions;
 mod slots;
 mod wishes;
 
@@ -26,6 +27,7 @@ use ownership::ChildEvent as SystemEvent;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
+use self::positions::Positions;
 use super::child_io::{Command, Shared, Told};
 use super::clock::{Clock, ManualClock};
 use super::common::Common;
@@ -200,6 +202,8 @@ struct Loop {
     places: Vec<tree::Place>,
     /// Launches that the tree knows it waits for.
     asked: u32,
+    /// What was told of those that wait.
+    positions: Positions,
     /// Why the tree lets nobody start any more.
     refusal: Option<Refusal>,
     /// Tasks of which was told that they were asked for.
@@ -239,6 +243,7 @@ impl Loop {
             granted,
             places: Vec::new(),
             asked: 0,
+            positions: Positions::default(),
             refusal: None,
             requested: 0,
             spent: Spending::default(),
@@ -277,6 +282,7 @@ impl Loop {
         self.step(monitor::Event::Tick);
         self.tell_more_requested();
         self.take_slots();
+        self.tell_positions();
         while !self.monitor.is_done() {
             self.wait().await;
             let room = self.batch.outlet.has_room();
@@ -286,6 +292,7 @@ impl Loop {
             self.tick();
             self.tell_more_requested();
             self.take_slots();
+            self.tell_positions();
         }
         self.end().await
     }
@@ -327,7 +334,8 @@ impl Loop {
 
     /// Waits for the next fact and takes it in.
     async fn wait(&mut self) {
-        let (deadline, clock) = (self.monitor.next_deadline(), self.clock.clone());
+        let deadlines = [self.monitor.next_deadline(), self.positions.next_look()];
+        let (deadline, clock) = (deadlines.into_iter().flatten().min(), self.clock.clone());
         let control = Arc::clone(&self.batch.control);
         let (eased, granted) = (self.batch.outlet.eased(), Arc::clone(&self.granted));
         tokio::select! {

@@ -41,6 +41,8 @@ struct Merged {
     left_out: u64,
     thinking: Option<String>,
     progress: Option<String>,
+    /// Its position in line; of a child that runs there is none.
+    waiting: Option<u32>,
     count: u64,
 }
 
@@ -117,7 +119,8 @@ impl Delivery {
         self.readable.notify_one();
     }
 
-    fn offer(&self, event: Event) {
+    /// Queues progress; without room it is merged.
+    pub(crate) fn offer(&self, event: Event) {
         let mut state = self.state();
         if state.closed {
             return;
@@ -234,6 +237,10 @@ impl State {
 
 impl Merged {
     fn take(&mut self, event: Event) {
+        if let Event::Waiting { position, .. } = event {
+            self.waiting = Some(position);
+            return;
+        }
         self.count += 1;
         match event {
             Event::Text { child: _, text } => {
@@ -249,6 +256,7 @@ impl Merged {
                 self.count += merged;
             }
             Event::SpawnRequested { .. }
+            | Event::Waiting { .. }
             | Event::Start { .. }
             | Event::Tool { .. }
             | Event::Warning { .. }
@@ -269,6 +277,7 @@ impl Merged {
     fn into_events(mut self, child: SubagentId) -> Vec<Event> {
         self.cut_text();
         let mut events = Vec::new();
+        events.extend(self.waiting.map(|position| Event::Waiting { child, position }));
         if self.left_out > 0 {
             let summary =
                 format!("{} bytes of text were not shown to a slow reader", self.left_out);

@@ -281,6 +281,7 @@ impl Descendants {
                 self.last = Some((*child, identity));
             }
             Event::SpawnRequested { .. }
+            | Event::Waiting { .. }
             | Event::Start { .. }
             | Event::Thinking { .. }
             | Event::Tool { .. }

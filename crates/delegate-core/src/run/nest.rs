@@ -51,6 +51,14 @@ impl Kin {
         let subtree = self.subtree.unwrap_or(Subtree::Below(above.child));
         Self { tree: self.tree.clone(), subtree: Some(subtree), above: Some(above) }
     }
+
+    /// The first ancestor below the root of its children; `None` where they are children of the root.
+    pub(crate) const fn branch(&self) -> Option<SubagentId> {
+        match self.subtree {
+            Some(Subtree::Below(child)) => Some(child),
+            Some(Subtree::Root(_)) | None => None,
+        }
+    }
 }
 
 /// What a child's batch takes along from above.

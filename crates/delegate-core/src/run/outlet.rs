@@ -65,6 +65,14 @@ impl Outlet {
         }
     }
 
+    /// As [`Delivery::offer`] and [`Delivery::tell`], to each.
+    pub(crate) fn offer(&self, event: &Event) {
+        for consumer in &self.all {
+            consumer.offer(event.clone());
+            consumer.tell();
+        }
+    }
+
     /// As [`Delivery::tell`], to each.
     pub(crate) fn tell(&self) {
         self.all.iter().for_each(|consumer| consumer.tell());

@@ -20,6 +20,7 @@ mod owner;
 mod place;
 mod reader;
 mod recorder;
+mod reserve;
 pub mod retention;
 mod schema;
 pub mod spill;
@@ -50,6 +51,7 @@ use self::owner::Owner;
 pub(crate) use self::owner::start_time;
 pub use self::reader::Reader;
 use self::recorder::Recorder;
+use self::reserve::Reserve;
 pub use self::types::{Begun, Log, NewRun, NoRoom, RunRecord, StoreError};
 use crate::config;
 
@@ -158,10 +160,11 @@ impl Store {
         }
         let root = keeps_files.then(|| state_dir.join(RUNS));
         let files = Files::new(root, limits.open_files, limits.file_bytes);
+        let kept = (files, Reserve::new(state_dir));
         let inbox = Arc::new(Inbox::new(limits.queue_bytes, limits.queue_pieces));
         let (done, all_done) = crossbeam_channel::bounded(0);
         let recorder =
-            Recorder::new(inbox.clone(), shared.clone(), (database, refusal), files, done);
+            Recorder::new(inbox.clone(), shared.clone(), (database, refusal), kept, done);
         let thread = std::thread::Builder::new().name(RECORDER.into());
         let spawned = thread.spawn(move || recorder.run());
         if let Err(error) = &spawned {

@@ -14,6 +14,7 @@ use super::files::Files;
 use super::inbox::{Batch, Inbox, Piece, Record, Stored};
 use super::memory::{Shared, Trouble};
 use super::place;
+use super::reserve::Reserve;
 
 /// Bytes of one write that is made of several pieces.
 const JOINED: usize = 64 * 1024;
@@ -32,6 +33,7 @@ pub(super) struct Recorder {
     /// Why there is no database.
     refusal: String,
     files: Files,
+    reserve: Reserve,
     live: HashMap<RunId, RunRow>,
     after: Vec<(u64, After)>,
     /// Dropped last: tells the handle that all is written and closed.
@@ -50,11 +52,11 @@ impl Recorder {
         inbox: Arc<Inbox>,
         shared: Arc<Shared>,
         (database, refusal): (Option<Database>, String),
-        files: Files,
+        (files, reserve): (Files, Reserve),
         done: Sender<()>,
     ) -> Self {
         let (live, after) = (HashMap::new(), Vec::new());
-        Self { inbox, shared, database, refusal, files, live, after, _done: done }
+        Self { inbox, shared, database, refusal, files, reserve, live, after, _done: done }
     }
 
     /// Records until the inbox is closed and empty.
@@ -141,10 +143,23 @@ impl Recorder {
         };
         match whole {
             Ok(()) => {
+                if rows.iter().any(|row| row.ending.is_none()) {
+                    self.reserve.take();
+                }
                 let mut memory = self.shared.memory();
                 rows.iter().for_each(|row| memory.forget_run(row.id));
                 drop(memory);
                 arrived.into_iter().for_each(|one| (one.stored)(true));
+            }
+            // The last word about a run, and there may be room for it.
+            Err(error)
+                if alone
+                    && !is_busy(&error)
+                    && rows.iter().any(|row| row.ending.is_some())
+                    && self.reserve.give() =>
+            {
+                tracing::warn!(target: "delegate::store", %error, "only that the run has ended is kept");
+                self.store(rows, arrived);
             }
             Err(error) if alone || is_busy(&error) => {
                 self.keep_all(rows, arrived, &error.to_string());

@@ -91,6 +91,17 @@ impl Git {
         what: &'static str,
         args: &[S],
     ) -> Result<Vec<u8>, Trouble> {
+        self.run_with(dir, what, args, None)
+    }
+
+    /// The same, with another index than that of the worktree.
+    pub(super) fn run_with<S: AsRef<OsStr>>(
+        &self,
+        dir: &Path,
+        what: &'static str,
+        args: &[S],
+        index: Option<&Path>,
+    ) -> Result<Vec<u8>, Trouble> {
         let system = |error: io::Error| Trouble::System(error.to_string());
         let (out, stdout) = io::pipe().map_err(system)?;
         let (err, stderr) = io::pipe().map_err(system)?;
@@ -107,6 +118,9 @@ impl Git {
             .purpose(format!("git {what}"));
         for name in LOCAL {
             spawn = spawn.env_remove(name);
+        }
+        if let Some(index) = index {
+            spawn = spawn.env("GIT_INDEX_FILE", index);
         }
         let (ended, end) = channel();
         let owned = self.owner.spawn(spawn, move |event| {

@@ -1,6 +1,8 @@
 //! Looks at a worktree: the facts that [`super::decide`] judges. Changes nothing.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use super::decide::Inspection;
@@ -41,6 +43,56 @@ pub(super) fn inspect(git: &Git, record: &Record) -> Result<Inspection, String> 
     let listed = git.run(path, "ls-files", &["ls-files", "-v", "-z"]).map_err(trouble)?;
     let hidden = hidden(path, &listed);
     Ok(Inspection { dirty, commits, unpushed, unfinished, hidden, used_by: used_by(path) })
+}
+
+/// Whether one whose owner was killed before it was checked out holds nothing but a part of its commit: files as
+/// they are there, or the beginning of one. Nobody has worked in it then. Where that cannot be shown: `false`.
+pub(super) fn is_half_a_checkout(git: &Git, record: &Record, index: &Path) -> bool {
+    if record.checked_out || used_by(&record.path).is_some() {
+        return false;
+    }
+    let only_a_lock = matches!(unfinished(&record.path), Ok(None | Some("index.lock")));
+    let shown = only_a_lock && is_part_of_its_commit(git, record, index).unwrap_or(false);
+    // It is ours, and there may be none.
+    drop(fs::remove_file(index));
+    shown
+}
+
+fn is_part_of_its_commit(git: &Git, record: &Record, index: &Path) -> Result<bool, Trouble> {
+    let Record { path, base, branch, .. } = record;
+    let branch = format!("refs/heads/{branch}");
+    let own = ["rev-list", "--count", "HEAD", &branch, "--not", base];
+    if git.line(path, "rev-list", &own)? != "0" {
+        return Ok(false);
+    }
+    // The index of its own was never written, or only partly.
+    git.run_with(path, "read-tree", &["read-tree", base], Some(index))?;
+    let status =
+        ["status", "--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none"];
+    let listed = git.run_with(path, "status", &status, Some(index))?;
+    for row in listed.split(|byte| *byte == 0).filter(|row| !row.is_empty()) {
+        let is_part = match row.split_at_checked(3) {
+            Some((b" D ", _)) => true,
+            Some((b" M ", name)) => is_beginning(git, record, name)?,
+            Some(_) | None => false,
+        };
+        if !is_part {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a file is the beginning of what its commit has there.
+fn is_beginning(git: &Git, record: &Record, name: &[u8]) -> Result<bool, Trouble> {
+    let file = record.path.join(OsStr::from_bytes(name));
+    let mut named = OsString::from(format!("{}:", record.base));
+    named.push(OsStr::from_bytes(name));
+    let args = ["cat-file".as_ref(), "--filters".as_ref(), named.as_os_str()];
+    let whole = git.run(&record.path, "cat-file", &args)?;
+    let is_file = fs::symlink_metadata(&file)
+        .is_ok_and(|seen| seen.is_file() && seen.len() <= whole.len() as u64);
+    Ok(is_file && fs::read(&file).is_ok_and(|part| whole.starts_with(&part)))
 }
 
 /// The worktree's own folder in the repository, as its `.git` file names it.

@@ -199,6 +199,16 @@ impl Worktrees {
             forget(held);
             return None;
         }
+        let index = held.place().with_extension(record::INDEX);
+        if inspect::is_half_a_checkout(&self.git, &held.record, &index) {
+            self.remove_traces(&held.record);
+            if held.record.path.symlink_metadata().is_err() {
+                let place = held.record.path.display();
+                tracing::info!(target: "delegate::worktree", %place, "half a checkout, removed");
+                forget(held);
+                return None;
+            }
+        }
         let entry = self.end(held, None, true);
         (!entry.note.as_deref().is_some_and(|note| note.starts_with(IN_USE))).then_some(entry)
     }
@@ -341,6 +351,7 @@ impl Trees {
             path: place.path.clone(),
             branch: place.branch.clone(),
             base: place.repository.base.clone(),
+            checked_out: false,
         };
         let held = Held::new(&self.worktrees.folder, &place.name, record).map_err(|error| {
             let folder = self.worktrees.folder.display();
@@ -353,7 +364,17 @@ impl Trees {
             forget(held);
             return Err(trouble.into());
         }
-        self.made().insert(index, held);
+        // From here on a child may work in it.
+        let record = held.record.clone();
+        match held.checked_out(&place.name) {
+            Ok(held) => drop(self.made().insert(index, held)),
+            Err(error) => {
+                self.worktrees.remove_traces(&record);
+                let folder = self.worktrees.folder.display();
+                let why = format!("its record cannot be written in {folder}: {error}");
+                return Err(NoWorktree { why });
+            }
+        }
         Ok(())
     }
 

@@ -19,6 +19,9 @@ const ENDING: &str = "json";
 /// Ending of one that is being written.
 const BEGUN: &str = "new";
 
+/// Ending of an index of our own, for a look.
+pub(super) const INDEX: &str = "index";
+
 /// After this time nobody writes a record any more.
 const WRITTEN: Duration = Duration::from_secs(60);
 
@@ -36,6 +39,14 @@ pub(super) struct Record {
     pub(super) branch: String,
     /// The commit that it began at.
     pub(super) base: String,
+    /// It was checked out to its end. Until then no child works in it.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub(super) checked_out: bool,
+}
+
+/// What records say that do not say it.
+const fn yes() -> bool {
+    true
 }
 
 /// A record that is held; dropping it lets go and leaves the file.
@@ -50,6 +61,16 @@ impl Held {
     /// Writes a new one down, and holds it. It is there as a whole or not at all.
     pub(super) fn new(folder: &Path, name: &str, record: Record) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        Self::write(folder, name, record)
+    }
+
+    /// Writes down that it is checked out. At every moment one of the two records is there, and held.
+    pub(super) fn checked_out(self, name: &str) -> io::Result<Self> {
+        let folder = self.place.parent().unwrap_or(&self.place);
+        Self::write(folder, name, Record { checked_out: true, ..self.record.clone() })
+    }
+
+    fn write(folder: &Path, name: &str, record: Record) -> io::Result<Self> {
         let begun = folder.join(name).with_extension(BEGUN);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -81,6 +102,11 @@ impl Held {
         Ok(Some(Self { record, file, place: place.to_owned() }))
     }
 
+    /// Where the record is.
+    pub(super) fn place(&self) -> &Path {
+        &self.place
+    }
+
     /// Nothing more is to be remembered of it.
     pub(super) fn forget(self) -> io::Result<()> {
         let Self { record: _, file, place } = self;
@@ -109,7 +135,7 @@ pub(super) fn all(folder: &Path, now: SystemTime) -> io::Result<Vec<PathBuf>> {
         let ending = place.extension().and_then(|ending| ending.to_str());
         if ending == Some(ENDING) {
             places.push(place);
-        } else if ending == Some(BEGUN) && is_older(&place, now) {
+        } else if matches!(ending, Some(BEGUN | INDEX)) && is_older(&place, now) {
             fs::remove_file(place)?;
         }
     }
@@ -133,6 +159,7 @@ mod tests {
             path: "/w".into(),
             branch: "b".to_owned(),
             base: "0".to_owned(),
+            checked_out: false,
         }
     }
 
@@ -143,9 +170,12 @@ mod tests {
         let places = list(folder.path());
         assert_eq!(places.len(), 1);
         assert!(Held::take_over(&places[0]).unwrap().is_none(), "its owner lives");
+        let held = held.checked_out("x").unwrap();
+        assert!(Held::take_over(&places[0]).unwrap().is_none(), "it still lives");
+        assert_eq!(list(folder.path()), places);
         drop(held);
         let taken = Held::take_over(&places[0]).unwrap().unwrap();
-        assert_eq!(taken.record, record());
+        assert_eq!(taken.record, Record { checked_out: true, ..record() });
         taken.forget().unwrap();
         assert!(list(folder.path()).is_empty());
         assert!(list(&folder.path().join("none")).is_empty());
@@ -153,6 +183,14 @@ mod tests {
 
     fn list(folder: &Path) -> Vec<PathBuf> {
         all(folder, SystemTime::now()).unwrap()
+    }
+
+    #[test]
+    fn a_record_of_before_is_that_of_a_worktree_that_was_used() {
+        let text = r#"{"owner":"o","repository":"/r","path":"/w","branch":"b","base":"0"}"#;
+        let before: Record = serde_json::from_str(text).unwrap();
+        assert!(before.checked_out);
+        assert_eq!(serde_json::to_string(&before).unwrap(), text);
     }
 
     #[test]

@@ -34,9 +34,9 @@ impl Loop {
             Question::Key(question) => {
                 // One that has ended meanwhile is refused by the reply that is dropped.
                 let Some(active) = self.active.get(&index) else { return };
-                let parent = self.batch.plan.parent_of_children();
+                let branch = self.batch.kin.branch();
                 let lease =
-                    active.lease.get_or_init(|| self.batch.keys.enter(active.child, parent));
+                    active.lease.get_or_init(|| self.batch.keys.enter(active.child, branch));
                 lease.ask(question, Box::new(move |answer| reply.give(Answer::Key(answer))));
             }
         }

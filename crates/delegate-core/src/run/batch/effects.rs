@@ -42,9 +42,8 @@ impl Loop {
         let wake = Arc::new(Notify::new());
         let sender = self.sender.clone();
         let waked = Arc::clone(&wake);
-        let parent = self.batch.plan.parent_of_children();
         let child = self.batch.plan.subagent_id(index as usize);
-        let admission = self.batch.keys.admission(child, parent);
+        let admission = self.batch.keys.admission(child, self.batch.kin.branch());
         let lease = lease::batch::slot();
         let slot = Arc::downgrade(&lease);
         let launch = Launch {

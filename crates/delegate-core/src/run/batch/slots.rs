@@ -5,6 +5,7 @@ use delegate_protocol::envelope::Identity;
 use delegate_protocol::{Event, SubagentId};
 
 use super::Loop;
+use super::positions::FRONT;
 use crate::collect::cost::Spending;
 use crate::launch::StartFailure;
 use crate::monitor::{self, CancelReason, Input};
@@ -81,6 +82,22 @@ impl Loop {
                 position,
             })
             .collect()
+    }
+
+    /// Tells of those that wait at a cap where they stand, when that has changed. Not of those that wait for
+    /// something else: launches that are held, a consumer that does not read, a stop.
+    pub(super) fn tell_positions(&mut self) {
+        let now = self.clock.now();
+        if !self.positions.is_due(self.monitor.waits_at_a_cap(), now) {
+            return;
+        }
+        let first = self.seat.position().unwrap_or(1);
+        let front = self.monitor.next_waiting().take(FRONT).zip(first..);
+        for (index, position) in self.positions.look(front, now) {
+            self.tell_requested(index);
+            let child = self.batch.plan.subagent_id(index as usize);
+            self.batch.outlet.offer(&Event::Waiting { child, position });
+        }
     }
 
     /// The event that says that a child was asked for; with who it is, where the consumer has no plan of it.
