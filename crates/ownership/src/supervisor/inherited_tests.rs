@@ -117,6 +117,7 @@ fn word(reply: &Reply) -> Option<(u64, &'static str)> {
         Reply::Exited { id, .. } => Some((*id, "exited")),
         Reply::Emptied { id, .. } => Some((*id, "emptied")),
         Reply::Hello { .. }
+        | Reply::NoScope { .. }
         | Reply::Leaving
         | Reply::Resynced { .. }
         | Reply::Stopped { .. }

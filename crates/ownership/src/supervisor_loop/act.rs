@@ -98,6 +98,7 @@ impl Loop {
             Reply::Exited { .. } => self.die_at("before-exited"),
             Reply::Emptied { .. } => self.die_at("before-emptied"),
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
@@ -134,6 +135,7 @@ impl Loop {
                 held.unwrap_or(&self.null).try_clone().ok()
             }
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Failed { .. }
             | Reply::Exited { .. }
             | Reply::Emptied { .. }

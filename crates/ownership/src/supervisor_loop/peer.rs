@@ -358,7 +358,8 @@ impl Loop {
         let generation = self.table.last_generation() + 1;
         let started = {
             let inherits = (self.open_files, self.oom_score.as_deref());
-            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits)
+            let no_scope = self.tier.no_scope.as_deref();
+            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits, no_scope)
         };
         let (pid, handle) = started.ok()?;
         Some(Peer::new(handle, (pid, pid), generation, ours))
