@@ -326,14 +326,14 @@ impl Loop {
     }
 
     /// A scope is over. Who lives in its cgroup all the same was not ours by descent: that is ended as what
-    /// nobody knows.
-    pub(super) fn leave_cell(&mut self, scope: ScopeId) -> Option<Event> {
+    /// nobody knows, with the grace that its scope had.
+    pub(super) fn leave_cell(&mut self, scope: ScopeId, grace: Duration) -> Option<Event> {
         let cell = self.cell(scope)?;
         if cell.remove() {
             return None;
         }
         if cell.is_populated() && !cell.pids().is_empty() {
-            return Some(Event::Strays { scopes: vec![scope] });
+            return Some(Event::Strays { scopes: vec![scope], grace });
         }
         self.tier.lingering.push(cell);
         self.look_at_cells_within(FIRST_LOOK);

@@ -14,6 +14,7 @@ use crate::line::{self, Received};
 use crate::peer::{Held, Note};
 use crate::program::{RoleNumbers, SUPERVISOR_ROLE};
 use crate::registry::ScopeId;
+use crate::spawn::DEFAULT_GRACE;
 use crate::succession::{Gone, Role, Step};
 use crate::supervisor::{Event, Unknown};
 use crate::sys::wait::{self, Dead};
@@ -376,7 +377,7 @@ impl Loop {
     fn end_strays(&mut self) {
         if self.owner_gone && self.succession.role() == Role::Keeper && self.table.had_others() {
             let scopes = self.strays();
-            self.feed(Event::Strays { scopes });
+            self.feed(Event::Strays { scopes, grace: DEFAULT_GRACE });
         }
     }
 
