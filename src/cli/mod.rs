@@ -10,8 +10,6 @@ mod fault;
 mod logging;
 mod printer;
 mod render;
-#[cfg(target_os = "linux")]
-mod scope;
 mod screen;
 mod signals;
 

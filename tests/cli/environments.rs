@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ echo over
 
 /// A machine that lacks something.
 #[derive(Default)]
-struct Environment {
+struct Environment<'a> {
     /// More for `unshare`.
     unshare: &'static [&'static str],
     /// Done as root before the story. Exits with 77 where that cannot be.
@@ -88,6 +88,8 @@ struct Environment {
     meanwhile: &'static str,
     after: &'static str,
     off: &'static str,
+    /// More for its environment.
+    variables: &'a [(&'a str, &'a str)],
 }
 
 /// What came of it.
@@ -98,7 +100,7 @@ struct Told {
     janitor: Value,
 }
 
-impl Environment {
+impl Environment<'_> {
     /// Runs the story and asserts what is so in every environment. `None` where it cannot be made.
     fn told(&self, name: &str) -> Option<Told> {
         if !Path::new("/usr/bin/perl").exists() {
@@ -123,6 +125,7 @@ impl Environment {
         command.args(self.unshare).args(["sh", "-c", &script]);
         let program = if self.unprivileged { rig.path("delegate") } else { DELEGATE.into() };
         command.env("D", program).env("T", token).env("OWNERSHIP_TEST_OFF", self.off);
+        command.envs(self.variables.iter().copied());
         command.env("MEANWHILE", self.meanwhile).env("AFTER", self.after);
         let said = Said::of(command.output().unwrap());
         if said.code == Some(77) || said.err.contains("unshare failed") {
@@ -347,36 +350,77 @@ fn a_first_process_that_does_not_reap() {
     said.says("nobody reaps");
 }
 
-/// In a scope of a user's own systemd, with its cgroup delegated.
+/// A user without rights, in a session whose cgroup is root's, with a systemd of its own beside that. Everybody's guards
+/// have a scope of that systemd, which `own` and `run` ask for by themselves.
 #[test]
 fn under_a_users_systemd() {
     const NAME: &str = "systemd --user";
-    let socket =
-        std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join("systemd/private"));
-    if !socket.is_some_and(|socket| socket.exists()) {
-        return skipped(NAME, "no systemd of this user runs").unwrap_or(());
+    const SYSTEMD: &str = "/lib/systemd/systemd";
+    if !Path::new(SYSTEMD).exists() || !mounted("cgroup2") {
+        return skipped(NAME, &format!("no {SYSTEMD}, or no cgroup v2")).unwrap_or(());
     }
-    let rig = Rig::new();
-    let mut command = rig.program("systemd-run");
-    command.args([
-        "--user",
-        "--scope",
-        "--quiet",
-        "-p",
-        "Delegate=yes",
-        DELEGATE,
-        "doctor",
-        "--json",
-    ]);
-    for name in ["XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"] {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
+    // Cgroups that are left would be there after the test.
+    let machine = ownership::Machine::look();
+    let Some(base) = machine.cgroup.dir.filter(|_| machine.cgroup.made == Some(Ok(()))) else {
+        return skipped(NAME, "no cgroup can be made").unwrap_or(());
+    };
+    let login = base.join(format!("test-systemd-{}", std::process::id()));
+    let _removed = Login(login.clone());
+    fs::create_dir(&login).unwrap();
+    let told = Environment {
+        unprivileged: true,
+        before: r#"
+            user=65534; as="setpriv --reuid=$user --regid=$user --clear-groups"
+            mkdir $LOGIN/session $LOGIN/manager || exit 77
+            chown $user $LOGIN/cgroup.procs $LOGIN/manager
+            (cd $LOGIN/manager && chown $user cgroup.procs cgroup.subtree_control cgroup.threads)
+            # A name for its own use, below which it would leave something.
+            for at in $(awk '/name=systemd/ { print $2 }' /proc/mounts); do umount $at; done
+            mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/user/$user || exit 77
+            chown $user /run/user/$user && chmod 700 /run/user/$user
+            export XDG_RUNTIME_DIR=/run/user/$user HOME=/run/user/$user
+            (echo 0 > $LOGIN/manager/cgroup.procs; exec $as /lib/systemd/systemd --user > systemd.out 2>&1) &
+            echo 0 > $LOGIN/session/cgroup.procs
+            n=0
+            until $as systemctl --user is-system-running > /dev/null 2>&1; do
+                n=$((n + 1)); sleep 0.05
+                test $n -lt 400 || { cat systemd.out >&2; echo it does not start >&2; exit 77; }
+            done
+        "#,
+        meanwhile: r#"echo by name: $("$D" own -q --containment cgroup -- grep 0:: /proc/self/cgroup)"#,
+        variables: &[("LOGIN", login.to_str().unwrap())],
+        ..Environment::default()
     }
-    let said = Said::of(command.output().unwrap());
-    let doctor = said.expect(0).json();
+    .told(NAME);
+    let Some(Told { doctor, said, .. }) = told else { return };
+    let named = said.out.lines().find(|line| line.starts_with("by name:")).unwrap();
+    assert!(named.contains("/manager/") && named.contains(".scope/ownership-"), "{named}");
+    let containment = &doctor["containment"];
     assert_eq!(
-        (&doctor["containment"]["used"], &doctor["kernel"]["systemd"]),
+        (&containment["used"], &doctor["kernel"]["systemd"]),
         (&"cgroup".into(), &true.into())
     );
+    assert_eq!(containment["asks"], "this user's systemd");
+    assert_eq!(doctor["kernel"]["cgroup_kill"], true, "{doctor}");
+    let place = containment["cgroup"].as_str().unwrap();
+    let scope = place.strip_prefix(login.join("manager").to_str().unwrap()).expect(place);
+    assert!(scope.contains("/owned-") && scope.ends_with(".scope"), "{place}");
+}
+
+/// The cgroups of a test, which are removed with it.
+struct Login(PathBuf);
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        fn remove(dir: &Path) {
+            let inside = fs::read_dir(dir).into_iter().flatten().flatten();
+            inside.filter(|e| e.path().is_dir()).for_each(|e| remove(&e.path()));
+            fs::remove_dir(dir).ok();
+        }
+        // Who was in there died with the pid namespace, or is about to.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while self.0.exists() && std::time::Instant::now() < until {
+            remove(&self.0);
+        }
+    }
 }

@@ -46,7 +46,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["containment", "spawn", "sys", "inherit"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
-            &["cgroup", "keep"],
+            &["cgroup", "keep", "systemd"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order", "pid_one", "template"],

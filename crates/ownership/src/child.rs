@@ -312,7 +312,7 @@ impl Child {
         Some(format!("its interpreter {interpreter} does not exist"))
     }
 
-    pub(crate) fn error(&self, failure: Failure) -> SpawnError {
+    pub(crate) fn error(&self, failure: Failure, no_scope: Option<String>) -> SpawnError {
         let path = match failure.phase {
             Phase::Chdir => self.dir.clone(),
             Phase::Request
@@ -327,7 +327,7 @@ impl Child {
                 Some("not a program, and no #! in its first line".into())
             }
             (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
-            (Phase::Contain, errno) => Some(not_contained(self.terms.containment, errno)),
+            (Phase::Contain, errno) => Some(not_contained(self.terms.containment, errno, no_scope)),
             _ => None,
         };
         let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
@@ -380,8 +380,8 @@ pub(crate) fn request_error(detail: &str, errno: i32) -> SpawnError {
 }
 
 /// Why what was asked for by name cannot be had, where the guards ran.
-fn not_contained(asked: Containment, errno: i32) -> String {
-    let machine = Machine::look();
+fn not_contained(asked: Containment, errno: i32, no_scope: Option<String>) -> String {
+    let machine = Machine { scope: no_scope.map(Err), ..Machine::look() };
     let tier = match asked {
         Containment::PidNamespace => Tier::PidNamespace,
         Containment::Auto | Containment::Subreaper | Containment::Cgroup => Tier::Cgroup,

@@ -86,6 +86,8 @@ struct State {
     generation: u32,
     /// Others take over from guards that both died, and were not told of everybody yet.
     handing_over: bool,
+    /// Why a systemd that its guards asked gave them no scope.
+    no_scope: Option<String>,
     /// The last question to a guard that took over.
     resync: Option<succession::Resync>,
 }
@@ -150,6 +152,11 @@ impl Client {
     /// Guards that are started from now on leave alone what dead owners left in cgroups.
     pub(crate) fn leave_stale(&self) {
         let _ = self.leaves_stale.set(());
+    }
+
+    /// Why a systemd gave its guards no scope, where they asked.
+    pub(crate) fn no_scope(&self) -> Option<String> {
+        lock(&self.state).no_scope.clone()
     }
 
     fn containment(&self) -> String {
@@ -344,7 +351,8 @@ impl Client {
             }
             Reply::Opened { id } => self.answer(line, id, |_| started(0, 0, fds.next())),
             Reply::Failed { id, failure } => {
-                self.answer(line, id, |child| Err(child.error(failure)));
+                let no_scope = self.no_scope();
+                self.answer(line, id, |child| Err(child.error(failure, no_scope)));
             }
             Reply::Exited { id, exit } => {
                 tracing::debug!(id, ?exit, "exited");
@@ -375,6 +383,11 @@ impl Client {
             }
             Reply::Hello { generation, .. } => self.replaced(line, generation, fds.collect()),
             Reply::Resynced { number } => self.resynced(number),
+            Reply::NoScope { why } => {
+                let why = String::from_utf8_lossy(&why).into_owned();
+                tracing::info!(why, "no scope of a systemd");
+                lock(&self.state).no_scope = Some(why);
+            }
             // What was asked for before this line was read (`comeback`).
             Reply::Returned(_) | Reply::Recounted { .. } => {}
             Reply::Leaving | Reply::Pong { .. } => {}

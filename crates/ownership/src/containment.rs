@@ -5,17 +5,20 @@
 
 #[cfg(target_os = "linux")]
 mod look;
+mod why;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-#[cfg(target_os = "linux")]
-pub(crate) use look::cgroup_of_guards;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub(crate) use look::dir_of_cgroup;
 #[cfg(target_os = "linux")]
-pub use look::{file_system, limits};
+pub(crate) use look::{at_the_door, cgroup_of_guards};
+#[cfg(target_os = "linux")]
+pub use look::{dir_of, file_system, limits};
+
+pub use why::{Refusal, Why};
 
 /// How a scope is held together, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -159,6 +162,11 @@ pub struct Machine {
     pub systemd: bool,
     /// The socket of this user's systemd, if it is there.
     pub systemd_user: Option<PathBuf>,
+    /// Whether this process is root.
+    pub root: bool,
+    /// What became of asking a systemd for a scope ([`Machine::door`]): its cgroup, or why there is none. Guards ask when
+    /// they start ([`crate::Owner::no_scope`]); `None` where nobody has asked.
+    pub scope: Option<Result<PathBuf, String>>,
     /// How many user namespaces this user may have.
     pub user_namespaces: u64,
     /// How many pid namespaces this user may have.
@@ -169,6 +177,25 @@ pub struct Machine {
     pub rooted: bool,
     /// What became of making a pid namespace as a scope gets one, with its own `/proc`. `None` where nobody tried.
     pub namespace: Option<Result<Namespaces, NoNamespace>>,
+}
+
+/// Which systemd can be asked for a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Systemd {
+    /// That of our user.
+    Users,
+    /// That of the machine.
+    Machines,
+}
+
+impl fmt::Display for Systemd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Users => "this user's systemd",
+            Self::Machines => "the machine's systemd",
+        })
+    }
 }
 
 /// How a pid namespace is had here.
@@ -255,107 +282,6 @@ pub fn file_system(_path: &std::path::Path) -> Option<String> {
     None
 }
 
-/// Why a tier is not used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Why {
-    /// Another one was asked for.
-    NotAsked,
-    /// What only 5.3 and later have is missing.
-    NoPidfd,
-    /// `/proc` is missing or of another pid namespace.
-    NoProc,
-    /// No hierarchy of version 2 is mounted.
-    NotMounted,
-    /// Our own cgroup is not below the mount.
-    OutOfSight,
-    /// Our own cgroup is part of a threaded subtree.
-    Threaded,
-    /// No cgroup could be made in this directory.
-    NotWritable {
-        /// Our own cgroup.
-        dir: PathBuf,
-        /// The error number of making one inside.
-        errno: i32,
-    },
-    /// The kernel is older than 5.14.
-    NoKill,
-    /// No code for this processor.
-    NoInto,
-    /// A pid namespace, or what it needs, could not be had.
-    NoNamespace {
-        /// Where it ended.
-        failed: NoNamespace,
-        /// What is known to be the reason, and what to do about it.
-        reason: Refusal,
-    },
-    /// It is switched off, or nobody tried.
-    NotTried,
-}
-
-/// Why a kernel refuses namespaces, as far as its settings tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// `user.max_pid_namespaces` or `user.max_user_namespaces` is 0.
-    Limit,
-    /// AppArmor restricts user namespaces.
-    AppArmor,
-    /// This process has another root directory.
-    Root,
-    /// `/proc` is covered in part, as container engines do it.
-    Covered,
-    /// Nothing that can be seen: a seccomp filter or a security module.
-    Unseen,
-}
-
-impl Refusal {
-    const fn words(self) -> &'static str {
-        match self {
-            Self::Limit => {
-                "user.max_pid_namespaces or user.max_user_namespaces is too low: raise it with sysctl"
-            }
-            Self::AppArmor => {
-                "AppArmor restricts user namespaces: give this program a profile with `userns`, or set \
-                 kernel.apparmor_restrict_unprivileged_userns=0"
-            }
-            Self::Root => "this process runs in another root directory (chroot), where nobody may",
-            Self::Covered => {
-                "parts of /proc are covered, as in most containers: start the container with its /proc \
-                 uncovered, or use cgroup"
-            }
-            Self::Unseen => {
-                "a seccomp filter or a security module may refuse it, as in most containers: allow it \
-                 there, run as root, or use cgroup"
-            }
-        }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAsked => f.write_str("another one was asked for"),
-            Self::NoPidfd => f.write_str("the kernel has no pidfd_open (Linux 5.3)"),
-            Self::NoProc => f.write_str("/proc is missing or of another pid namespace"),
-            Self::NotMounted => f.write_str("no cgroup2 hierarchy is mounted"),
-            Self::OutOfSight => f.write_str("our cgroup is not below the cgroup2 mount"),
-            Self::Threaded => f.write_str("our cgroup is threaded: no process can be born in it"),
-            Self::NotWritable { dir, errno } => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                write!(f, "no cgroup can be made in {}: {error}", dir.display())
-            }
-            Self::NoKill => f.write_str("the kernel has no cgroup.kill (Linux 5.14)"),
-            Self::NoInto => f.write_str("clone3 into a cgroup is not built for this processor"),
-            Self::NoNamespace { failed: NoNamespace { step, errno }, reason } => {
-                let error = std::io::Error::from_raw_os_error(*errno);
-                write!(f, "{}: {error}; {}", step.words(), reason.words())
-            }
-            Self::NotTried => f.write_str("nobody has tried"),
-        }
-    }
-}
-
 /// What is used, and why not the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -402,7 +328,13 @@ impl Machine {
             Tier::Subreaper if !self.pidfd => Some(Why::NoPidfd),
             Tier::Subreaper if !self.proc => Some(Why::NoProc),
             Tier::Subreaper => None,
-            Tier::Cgroup => self.cgroup.refusal(),
+            Tier::Cgroup => match (self.cgroup.refusal(), &self.scope) {
+                (Some(_), Some(Ok(_))) => None,
+                (Some(own), Some(Err(said))) => {
+                    Some(Why::NoScope { own: Box::new(own), said: said.clone() })
+                }
+                (own, _) => own,
+            },
             Tier::PidNamespace => match self.namespace {
                 Some(Ok(_)) => None,
                 Some(Err(failed)) => {
@@ -429,11 +361,18 @@ impl Machine {
         }
     }
 
-    /// Whether a systemd of this user could give a cgroup that may be written, where ours may not.
+    /// Which systemd guards ask for a cgroup that may be written, where ours may not. That of the machine is asked only
+    /// by root, and only for what was asked for by name.
     #[must_use]
-    pub fn has_a_door(&self) -> bool {
-        self.systemd_user.is_some()
-            && matches!(self.cgroup.refusal(), Some(Why::NotWritable { .. } | Why::Threaded))
+    pub fn door(&self, asked: Containment) -> Option<Systemd> {
+        let shut = matches!(self.cgroup.refusal(), Some(Why::NotWritable { .. } | Why::Threaded));
+        match asked {
+            _ if !shut || !self.cgroup.into => None,
+            Containment::Subreaper => None,
+            _ if self.systemd_user.is_some() => Some(Systemd::Users),
+            Containment::Cgroup if self.root && self.systemd => Some(Systemd::Machines),
+            Containment::Auto | Containment::Cgroup | Containment::PidNamespace => None,
+        }
     }
 }
 
@@ -597,15 +536,57 @@ mod tests {
         }
     }
 
+    /// Every machine that differs in what decides, and everything that can be asked for.
     #[test]
-    fn a_door_is_named_only_where_it_helps() {
+    fn a_door_is_where_it_helps_and_the_machines_only_when_asked() {
+        let both = [false, true];
+        for asked in Containment::ALL {
+            for (users, machines, root) in
+                both.iter().flat_map(|u| both.iter().flat_map(|m| both.map(|r| (*u, *m, r))))
+            {
+                for (made, threaded) in
+                    [(None, true), (Some(Err(13)), false), (Some(Ok(())), false)]
+                {
+                    let mut machine = best();
+                    machine.systemd_user = users.then(|| "/r/systemd/private".into());
+                    (machine.systemd, machine.root) = (machines, root);
+                    (machine.cgroup.made, machine.cgroup.threaded) = (made, threaded);
+                    let helps = made != Some(Ok(())) && asked != Containment::Subreaper;
+                    let by_name = asked == Containment::Cgroup && root && machines;
+                    let expected = match (helps, users, by_name) {
+                        (true, true, _) => Some(Systemd::Users),
+                        (true, false, true) => Some(Systemd::Machines),
+                        _ => None,
+                    };
+                    assert_eq!(machine.door(asked), expected, "{asked} {machine:?}");
+                }
+            }
+        }
         let mut machine = best();
-        machine.systemd_user = Some("/run/user/1/systemd/private".into());
-        assert!(!machine.has_a_door());
+        machine.systemd_user = Some("/r/systemd/private".into());
         machine.cgroup.made = Some(Err(13));
-        assert!(machine.has_a_door());
+        machine.cgroup.into = false;
+        assert_eq!(machine.door(Containment::Auto), None, "nobody could be born in it");
+        machine.cgroup.into = true;
         machine.cgroup.mount = None;
-        assert!(!machine.has_a_door());
+        assert_eq!(machine.door(Containment::Auto), None, "nobody could see it");
+    }
+
+    #[test]
+    fn what_a_systemd_gave_is_used_and_what_it_said_is_told() {
+        let mut machine = best();
+        machine.cgroup.made = Some(Err(13));
+        assert_eq!(machine.choose(Containment::Auto).used, Some(Tier::Subreaper));
+        machine.scope = Some(Ok("/m/x.scope".into()));
+        assert_eq!(machine.choose(Containment::Auto).used, Some(Tier::Cgroup));
+        assert_eq!(machine.choose(Containment::Cgroup).used, Some(Tier::Cgroup));
+        machine.scope = Some(Err("it hung up".into()));
+        let choice = machine.choose(Containment::Cgroup);
+        assert_eq!(choice.used, None);
+        let (_, why) = &choice.not[1];
+        let why = why.to_string();
+        assert!(why.contains("no cgroup can be made in /m/a"), "{why}");
+        assert!(why.ends_with("there is none: it hung up"), "{why}");
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub(crate) const LEAVES_STALE: &str = "+leave";
 /// Variable in the environment of guards, and of nobody else: the rules of what they are to keep ([`crate::keep`]).
 pub(crate) const KEEP: &str = "OWNERSHIP_KEEP";
 
+/// Variable in the environment of a supervisor, and of nobody else: why a systemd gave its keeper no scope.
+pub(crate) const NO_SCOPE: &str = "OWNERSHIP_NO_SCOPE";
+
 /// The scope that a process's environment names, if its owner has this identity.
 pub(crate) fn tag_of(pid: Pid, owner: &str) -> Option<ScopeId> {
     let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -121,7 +124,9 @@ pub(crate) fn start_stage(
     (journal, containment, keep, stand): (Option<&Path>, &str, Option<&str>, Stand),
     null: BorrowedFd<'_>,
 ) -> Result<OwnedFd, Failure> {
-    let ours = |key: &std::ffi::OsString| [JOURNAL, CONTAINMENT, KEEP].iter().any(|own| key == own);
+    let ours = |key: &std::ffi::OsString| {
+        [JOURNAL, CONTAINMENT, KEEP, NO_SCOPE].iter().any(|own| key == own)
+    };
     let inherited = std::env::vars_os().filter(|(key, _)| !ours(key));
     let containment = (CONTAINMENT.into(), containment.into());
     let journal = journal.map(|dir| (JOURNAL.into(), dir.into()));
@@ -182,10 +187,13 @@ pub(crate) fn start_guard(
     fds: &[BorrowedFd<'_>],
     null: BorrowedFd<'_>,
     (open_files, oom_score): (Option<(u64, u64)>, Option<&CStr>),
+    no_scope: Option<&str>,
 ) -> Result<(Pid, OwnedFd), Failure> {
     let standard = [null; 3];
     let fds = (0..).zip(standard.iter().chain(fds).copied()).collect();
-    let (argv, env) = (terminated(argv)?, terminated(&entries(std::env::vars_os()))?);
+    let inherited = std::env::vars_os().filter(|(key, _)| key != NO_SCOPE);
+    let no_scope = no_scope.map(|why| (NO_SCOPE.into(), why.into()));
+    let (argv, env) = (terminated(argv)?, terminated(&entries(inherited.chain(no_scope)))?);
     let image = start::Image::Open(image);
     let plan = Plan { session: false, open_files, oom_score, ..Plan::new(image, &argv, &env, fds) };
     Ok(start::start(&plan)?)

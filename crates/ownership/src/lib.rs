@@ -91,6 +91,8 @@ mod supervisor_loop;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(target_os = "linux")]
+mod systemd;
+#[cfg(target_os = "linux")]
 mod table;
 
 pub use containment::{Containment, Machine};

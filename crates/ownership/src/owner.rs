@@ -95,6 +95,13 @@ impl Owner {
         self
     }
 
+    /// Why the systemd that its guards asked for a cgroup gave none, with what to do where that is known. `None` when it
+    /// gave one, when nobody had to be asked, and before the guards were there ([`Machine::door`](crate::Machine::door)).
+    #[must_use]
+    pub fn no_scope(&self) -> Option<String> {
+        self.client.no_scope()
+    }
+
     /// Guards that are started from now on leave alone what dead owners left in cgroups, which they end otherwise: for
     /// who wants to look first ([`crate::janitor`]). All clones of an owner have the same guards.
     #[must_use]

@@ -20,7 +20,7 @@ pub(crate) use fork::{Fork, Forked};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -170,6 +170,10 @@ pub(crate) enum Reply {
         version: u32,
         pid: Pid,
         generation: u32,
+    },
+    /// Why a systemd that was asked for a scope gave these guards none. Behind a hello.
+    NoScope {
+        why: Vec<u8>,
     },
     /// With the child's pidfd. `scope` is the number in its mark.
     Started {
@@ -333,6 +337,7 @@ impl Reply {
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "hello",
+            Self::NoScope { .. } => "no-scope",
             Self::Started { .. } => "started",
             Self::Failed { .. } => "failed",
             Self::Opened { .. } => "opened",
@@ -364,6 +369,7 @@ impl Reply {
             Self::Resynced { number } => to.byte(8).long(*number),
             Self::Pong { number } => to.byte(9).long(*number),
             Self::Stopped { id, signal } => to.byte(22).long(*id).signed(*signal),
+            Self::NoScope { why } => to.byte(23).text(why),
             Self::Returned(back) => to.byte(20).back(back),
             Self::Recounted { number, next } => to.byte(21).long(*number).long(*next),
         };
@@ -388,6 +394,7 @@ impl Reply {
             8 => Self::Resynced { number: from.long()? },
             9 => Self::Pong { number: from.long()? },
             22 => Self::Stopped { id: from.long()?, signal: from.signed()? },
+            23 => Self::NoScope { why: from.text()? },
             20 => Self::Returned(Box::new(from.back()?)),
             21 => Self::Recounted { number: from.long()?, next: from.long()? },
             _ => return None,

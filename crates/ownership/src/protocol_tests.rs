@@ -153,6 +153,7 @@ fn replies() -> impl Strategy<Value = Reply> {
         }),
         any::<u64>().prop_map(|number| Reply::Resynced { number }),
         any::<u64>().prop_map(|number| Reply::Pong { number }),
+        prop::collection::vec(any::<u8>(), 0..99).prop_map(|why| Reply::NoScope { why }),
         (any::<u64>(), 0..PHASES.len(), any::<i32>()).prop_map(|(id, at, errno)| {
             Reply::Failed { id, failure: Failure { phase: PHASES[at], errno } }
         }),

@@ -71,8 +71,8 @@ pub(crate) enum Event {
     FosterDied { scope: ScopeId, exit: Exit },
     /// Nothing of this scope, whose processes are no children of ours, was found.
     Vanished { scope: ScopeId },
-    /// Scopes that the marks of processes name and that nobody knows.
-    Strays { scopes: Vec<ScopeId> },
+    /// Scopes that the marks or the cgroups of processes name and that nobody knows; they get this grace.
+    Strays { scopes: Vec<ScopeId>, grace: Duration },
     /// A root was stopped by this signal.
     Stopped { scope: ScopeId, signal: i32 },
     /// The owner's pidfd is readable.
@@ -176,7 +176,7 @@ impl Supervisor {
             }
             Event::FosterDied { scope, exit } => self.foster_died(scope, exit, now, &mut effects),
             Event::Vanished { scope } => self.vanished(scope, &mut effects),
-            Event::Strays { scopes } => self.strays(scopes, now, &mut effects),
+            Event::Strays { scopes, grace } => self.strays(scopes, grace, now, &mut effects),
             Event::Stopped { scope, signal } => self.stopped(scope, signal, &mut effects),
             Event::OwnerGone => self.owner_gone(now, &mut effects),
             Event::NoChild => {

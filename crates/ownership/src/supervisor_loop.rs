@@ -40,6 +40,7 @@ mod peer;
 mod record;
 mod recount;
 mod release;
+mod scope;
 mod set_up;
 mod stock;
 mod voice;

@@ -520,6 +520,7 @@ impl World {
             Reply::Exited { id, .. } => (*id, "exited"),
             Reply::Emptied { id, .. } => (*id, "emptied"),
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
             | Reply::Stopped { .. }

@@ -50,6 +50,11 @@ impl Client {
 
     pub(crate) fn leave_stale(&self) {}
 
+    #[expect(clippy::unused_self, reason = "as where there are guards")]
+    pub(crate) fn no_scope(&self) -> Option<String> {
+        None
+    }
+
     pub(crate) fn spawn(
         self: &Arc<Self>,
         _id: u64,

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ownership::containment::{Machine, Tier, Why};
 use ownership::exempt::spawn_exempt_by;
@@ -575,6 +575,29 @@ fn an_orphan_that_lost_its_way_ends_with_its_scope() {
     wait_for("it is left to the guard", || (daemon.parent() == Some(supervisor.pid)).then_some(()));
     child.end(GRACE);
     wait_for("it ends with its scope", || (!daemon.lives()).then_some(()));
+    assert!(Identity::of(beside.pid().cast_signed()).is_some_and(Identity::lives));
+}
+
+/// It ignores TERM, and is killed after the grace that was asked for: with the 3 s that nobody asked for it would live longer.
+#[test]
+fn an_orphan_that_lost_its_way_gets_the_grace_of_its_scope() {
+    if tier::cgroup().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("dir");
+    let program = support::loose_program(dir.path());
+    let owner = owner();
+    let (beside, _events) = start(&owner, sleeper());
+    let spawn = Spawn::new(&program).env("DIR", dir.path()).env("STUBBORN", "1").grace(GRACE);
+    let (child, _events) = start(&owner, spawn);
+    let daemon = recorded(dir.path(), "daemon");
+    let supervisor = support::supervisor_of(&beside);
+    wait_for("it is left to the guard", || (daemon.parent() == Some(supervisor.pid)).then_some(()));
+    let began = Instant::now();
+    child.end(GRACE);
+    wait_for("it ends with its scope", || (!daemon.lives()).then_some(()));
+    let took = began.elapsed();
+    assert!(took >= GRACE && took < Duration::from_secs(3), "{took:?}");
     assert!(Identity::of(beside.pid().cast_signed()).is_some_and(Identity::lives));
 }
 

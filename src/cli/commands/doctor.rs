@@ -4,12 +4,12 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use clap::Args;
 use delegate_core::launch::program;
-use ownership::containment::{self, Choice, Limits, Tier};
+use ownership::containment::{self, Choice, Limits, Systemd, Tier};
 use ownership::{ChildEvent, Containment, Machine, Spawn};
 use serde::Serialize;
 
@@ -69,6 +69,8 @@ struct Contained {
     tiers: Vec<TierRow>,
     /// Where scopes have their cgroups.
     cgroup: Option<PathBuf>,
+    /// A systemd that guards ask for a cgroup, since our own may not be written.
+    asks: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,7 +139,21 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<Exit, Fault> {
 }
 
 fn look(asked: Containment, context: &Context) -> Findings {
-    let machine = Machine::look();
+    let mut machine = Machine::look();
+    let door = machine.door(asked);
+    // What a systemd gives is known when guards have asked it.
+    let tried = (door.is_some() || machine.choose(asked).used.is_some()).then(|| try_out(asked));
+    if door.is_some() {
+        machine.scope = tried.as_ref().map(|tried| match (&tried.no_scope, &tried.cgroup) {
+            (None, Some(cgroup)) => {
+                // Only where one can be made it is seen what a cgroup has.
+                machine.cgroup.kill = cgroup.join("cgroup.kill").exists();
+                machine.cgroup.freeze = cgroup.join("cgroup.freeze").exists();
+                Ok(cgroup.clone())
+            }
+            (said, _) => Err(said.clone().unwrap_or_else(|| "nobody was asked".to_owned())),
+        });
+    }
     let choice = machine.choose(asked);
     let limits = containment::limits();
     let mut findings = Findings {
@@ -146,8 +162,8 @@ fn look(asked: Containment, context: &Context) -> Findings {
         ok: false,
         problems: Vec::new(),
         remarks: Vec::new(),
-        containment: contained(asked, &machine, &choice),
-        guards: guards(asked, choice.used),
+        containment: contained(asked, &machine, &choice, door),
+        guards: guards(choice.used, tried),
         state_dir: directory(&context.state_dir),
         runtime_dir: value_of(&context.env, "XDG_RUNTIME_DIR")
             .map(|dir| directory(Path::new(&dir))),
@@ -166,7 +182,14 @@ fn look(asked: Containment, context: &Context) -> Findings {
     findings
 }
 
-fn contained(asked: Containment, machine: &Machine, choice: &Choice) -> Contained {
+fn contained(
+    asked: Containment,
+    machine: &Machine,
+    choice: &Choice,
+    door: Option<Systemd>,
+) -> Contained {
+    let given = machine.scope.as_ref().and_then(|scope| scope.as_ref().ok());
+    let place = given.or(machine.cgroup.dir.as_ref());
     let row = |tier: Tier| TierRow {
         tier: tier.word(),
         offered: machine.refusal(tier).is_none(),
@@ -177,61 +200,88 @@ fn contained(asked: Containment, machine: &Machine, choice: &Choice) -> Containe
         asked: asked.word(),
         used: choice.used.map(Tier::word),
         tiers: Tier::ALL.map(row).into(),
-        cgroup: machine.cgroup.dir.clone().filter(|_| {
+        cgroup: place.cloned().filter(|_| {
             choice.used >= Some(Tier::Cgroup) && machine.refusal(Tier::Cgroup).is_none()
         }),
+        asks: door.map(|systemd| systemd.to_string()),
     }
 }
 
-/// Starts a program, sees where it stands, and ends it.
-fn guards(asked: Containment, expected: Option<Tier>) -> Guards {
+/// What came of starting a program.
+struct Tried {
+    /// Its end was not as it should be, or it could not be started.
+    error: Option<String>,
+    /// Where the cgroups of its owner are, if it had one.
+    cgroup: Option<PathBuf>,
+    /// It was in a pid namespace of its own.
+    inside: bool,
+    /// Why a systemd that was asked for a cgroup gave none.
+    no_scope: Option<String>,
+}
+
+fn guards(expected: Option<Tier>, tried: Option<Tried>) -> Guards {
     let (program, kind) = match program::guards() {
         Some((path, true)) => (Some(path), Some("stock")),
         Some((path, false)) => (Some(path), Some("self")),
         None => (None, None),
     };
-    let error = match expected {
-        None => Some("not tried: what was asked for cannot be had".to_owned()),
-        Some(expected) => try_out(asked, expected).err(),
+    let error = match (expected, tried) {
+        (Some(expected), Some(tried)) => tried.error.clone().or_else(|| held_by(&tried, expected)),
+        _ => Some("not tried: what was asked for cannot be had".to_owned()),
     };
     Guards { program, kind, works: error.is_none(), error }
 }
 
-fn try_out(asked: Containment, expected: Tier) -> Result<(), String> {
-    let owner = program::owner().ok_or("no program here can be a guard")?;
+/// What is wrong with how it was held. A pid namespace has a cgroup only where there can be one.
+fn held_by(tried: &Tried, expected: Tier) -> Option<String> {
+    let right = match expected {
+        Tier::PidNamespace => tried.inside,
+        expected @ (Tier::Subreaper | Tier::Cgroup | _) => {
+            tried.cgroup.is_some() == (expected >= Tier::Cgroup) && !tried.inside
+        }
+    };
+    let what = || format!("a program that was started is not held by {}", expected.word());
+    (!right).then(what)
+}
+
+/// Starts a program, sees where it stands, and ends it.
+fn try_out(asked: Containment) -> Tried {
+    let mut tried = Tried { error: None, cgroup: None, inside: false, no_scope: None };
+    let Some(owner) = program::owner() else {
+        tried.error = Some("no program here can be a guard".to_owned());
+        return tried;
+    };
+    let owner = owner.with_containment(asked);
     let (tell, events) = channel();
-    let spawn = Spawn::new("sleep").arg("60").containment(asked).purpose("delegate doctor");
-    let child = owner
-        .spawn(spawn, move |event| drop(tell.send(event)))
-        .map_err(|error| error.to_string())?;
-    let in_cgroup = has_cgroup(&child);
-    let inside = has_namespace(&child);
-    child.kill();
+    let spawn = Spawn::new("sleep").arg("60").purpose("delegate doctor");
+    let started = owner.spawn(spawn, move |event| drop(tell.send(event)));
+    tried.no_scope = owner.no_scope();
+    match started {
+        Err(error) => tried.error = Some(error.to_string()),
+        Ok(child) => {
+            (tried.cgroup, tried.inside) = (place_of(&child), has_namespace(&child));
+            child.kill();
+            tried.error = until_ended(&events).err();
+        }
+    }
+    tried
+}
+
+fn until_ended(events: &Receiver<ChildEvent>) -> Result<(), String> {
     loop {
         match events.recv_timeout(PATIENCE) {
-            Ok(ChildEvent::Emptied(emptied)) if emptied.left.is_empty() => break,
+            Ok(ChildEvent::Emptied(emptied)) if emptied.left.is_empty() => return Ok(()),
             Ok(ChildEvent::Exited(_)) => {}
             Ok(other) => return Err(format!("it was not ended: {other:?}")),
             Err(_) => return Err("its end was not told in time".to_owned()),
         }
     }
-    // A pid namespace has a cgroup only where there can be one.
-    let right = match expected {
-        Tier::PidNamespace => inside,
-        expected @ (Tier::Subreaper | Tier::Cgroup | _) => {
-            in_cgroup == (expected >= Tier::Cgroup) && !inside
-        }
-    };
-    if right {
-        Ok(())
-    } else {
-        Err(format!("a program that was started is not held by {}", expected.word()))
-    }
 }
 
+/// Where the cgroups of its owner are.
 #[cfg(target_os = "linux")]
-fn has_cgroup(child: &ownership::Owned) -> bool {
-    child.cgroup().is_some()
+fn place_of(child: &ownership::Owned) -> Option<PathBuf> {
+    child.cgroup().and_then(|cell| containment::dir_of(cell.parent()?.parent()?))
 }
 
 /// Whether it has another pid namespace than this program.
@@ -248,8 +298,8 @@ fn has_namespace(_child: &ownership::Owned) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn has_cgroup(_child: &ownership::Owned) -> bool {
-    false
+fn place_of(_child: &ownership::Owned) -> Option<PathBuf> {
+    None
 }
 
 /// A directory that need not be there yet: then it counts where it would be made.
@@ -328,11 +378,6 @@ fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String
         }
     };
     remark(
-        machine.has_a_door(),
-        "this user's systemd can give a cgroup that may be written: `delegate own --containment cgroup` \
-         asks it by itself; start others with `systemd-run --user --scope -p Delegate=yes -- PROGRAM`",
-    );
-    remark(
         machine.hidepid,
         "/proc hides processes of other users: members of theirs are not seen by descent",
     );
@@ -359,11 +404,13 @@ fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String
 
 fn show(to: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     let mut row = |name: &str, text: String| writeln!(to, "{name:<15} {}", escape(&text));
-    let Contained { asked, used, tiers, cgroup } = &findings.containment;
+    let Contained { asked, used, tiers, cgroup, asks } = &findings.containment;
     row("containment", format!("{} ({asked} was asked for)", used.unwrap_or("none")))?;
     for TierRow { tier, used, why, .. } in tiers {
         let place = cgroup.as_ref().filter(|_| *tier == Tier::Cgroup.word());
-        let place = place.map_or_else(String::new, |dir| format!(", inside of {}", dir.display()));
+        let of = asks.as_ref().map_or_else(String::new, |who| format!(", a scope of {who}"));
+        let place = place.map(|dir| format!(", inside of {}{of}", dir.display()));
+        let place = place.unwrap_or_default();
         let text = match why {
             Some(why) => format!("not used: {why}"),
             None if *used => format!("used{place}"),

@@ -18,8 +18,6 @@ use ownership::keep::Rules;
 
 use crate::cli::Context;
 use crate::cli::exit::Exit;
-#[cfg(target_os = "linux")]
-use crate::cli::scope;
 
 /// Exit status of `own` when it failed itself, as of env(1).
 const FAILED: u8 = 125;
@@ -58,9 +56,6 @@ pub(crate) struct OwnArgs {
     /// Do not say what was ended
     #[arg(short, long)]
     quiet: bool,
-    /// A scope of this user's systemd was asked for already
-    #[arg(long, hide = true)]
-    in_scope: bool,
     /// The program, by name or path, and its arguments
     #[arg(
         value_name = "PROGRAM",
@@ -95,11 +90,6 @@ pub(crate) fn run(args: &OwnArgs, context: &Context) -> ExitCode {
             ));
         }
     };
-    if !args.in_scope
-        && let Err(why) = scope::enter(args.containment, &["own", "wrap"])
-    {
-        return wrong(&why);
-    }
     let mut words = args.command.iter().cloned();
     let Some(program) = words.next() else { return FAILED.into() };
     ownership::wrap::Wrap::new("own", program, words.collect())
@@ -144,7 +134,7 @@ fn wrong(what: &str) -> ExitCode {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn run(args: &OwnArgs, _context: &Context) -> ExitCode {
     let _ = (&args.grace, &args.report, args.quiet, &args.command, &args.keep, args.list_rules);
-    let _ = (args.containment, args.in_scope);
+    let _ = args.containment;
     crate::cli::warn("owned processes are not supported on this system; nothing was started");
     FAILED.into()
 }

@@ -301,7 +301,9 @@ fn hear(socket: OwnedFd, limit: Duration) -> Result<Option<Told>, Why> {
                 fds.truncate(2);
                 told.backs.insert(back.id, (*back, fds));
             }
-            Some(news @ (Reply::Exited { .. } | Reply::Emptied { .. })) => told.news.push(news),
+            Some(news @ (Reply::Exited { .. } | Reply::Emptied { .. } | Reply::NoScope { .. })) => {
+                told.news.push(news)
+            }
             Some(Reply::Recounted { number, next }) if number == asked => {
                 told.next = next;
                 return Ok(Some(told));

@@ -16,8 +16,7 @@ impl Machine {
     /// What this process sees. Makes a cgroup beside its own for a moment, where it may.
     #[must_use]
     pub fn look() -> Self {
-        let mut cgroup = cgroup_of_guards();
-        try_to_make(&mut cgroup);
+        let cgroup = cgroup_tried();
         let own = rustix::process::getpid();
         Self {
             kernel: line("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -27,8 +26,10 @@ impl Machine {
             hidepid: mounts().any(|mount| mount.kind == "proc" && hides(&mount.options)),
             children: Path::new("/proc/thread-self/children").exists() && !hook::is_off("lists"),
             cgroup,
-            systemd: Path::new("/run/systemd/system").is_dir(),
+            systemd: Path::new(BOOTED).is_dir(),
             systemd_user: systemd_user(),
+            root: rustix::process::geteuid().is_root(),
+            scope: None,
             user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             pid_namespaces: number("/proc/sys/user/max_pid_namespaces"),
             restricted_namespaces: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -38,6 +39,27 @@ impl Machine {
         }
     }
 }
+
+/// As much of it as says whether a systemd is to be asked for a cgroup ([`Machine::door`]).
+pub(crate) fn at_the_door() -> Machine {
+    let systemd_user = systemd_user();
+    let systemd = Path::new(BOOTED).is_dir();
+    // Where there is nobody to ask nothing is tried.
+    let cgroup =
+        if systemd || systemd_user.is_some() { cgroup_tried() } else { Cgroup2::default() };
+    let root = rustix::process::geteuid().is_root();
+    Machine { cgroup, systemd, systemd_user, root, ..Machine::default() }
+}
+
+/// Facts about cgroups, and whether one can be made.
+fn cgroup_tried() -> Cgroup2 {
+    let mut cgroup = cgroup_of_guards();
+    try_to_make(&mut cgroup);
+    cgroup
+}
+
+/// Is there where systemd is process 1 (man 3 sd_booted).
+const BOOTED: &str = "/run/systemd/system";
 
 /// All steps that a scope takes, with processes that end at once. Tried for each look: it takes a millisecond, and what an
 /// administrator changes counts from then on.
@@ -125,8 +147,12 @@ pub(crate) fn cgroup_of_guards() -> Cgroup2 {
     seen
 }
 
-/// The directory of a cgroup, whose path is as `/proc/PID/cgroup` writes it. `None` where it is not mounted.
-#[cfg(feature = "ledger")]
+/// The directory of a cgroup of version 2, whose path is as `/proc/PID/cgroup` writes it. `None` where it is not mounted.
+#[must_use]
+pub fn dir_of(path: &Path) -> Option<PathBuf> {
+    dir_of_cgroup(path.to_str()?)
+}
+
 pub(crate) fn dir_of_cgroup(path: &str) -> Option<PathBuf> {
     let mount = mounts().find(|mount| mount.kind == "cgroup2")?;
     joined(&mount.at, &mount.root, path)

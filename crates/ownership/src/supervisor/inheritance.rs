@@ -231,7 +231,13 @@ impl Supervisor {
     }
 
     /// Nobody asks for these any more: whose they were died with the guards that knew.
-    pub(super) fn strays(&mut self, scopes: Vec<ScopeId>, now: Instant, effects: &mut Vec<Effect>) {
+    pub(super) fn strays(
+        &mut self,
+        scopes: Vec<ScopeId>,
+        grace: Duration,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
         for scope in scopes {
             if self.registry.get(scope).is_some() {
                 continue;
@@ -240,7 +246,7 @@ impl Supervisor {
             stray.foster = true;
             stray.told = true;
             self.registry.inherit(scope, stray);
-            self.end(scope, Some(crate::spawn::DEFAULT_GRACE), now, effects);
+            self.end(scope, Some(grace), now, effects);
         }
     }
 }

@@ -117,6 +117,7 @@ fn word(reply: &Reply) -> Option<(u64, &'static str)> {
         Reply::Exited { id, .. } => Some((*id, "exited")),
         Reply::Emptied { id, .. } => Some((*id, "emptied")),
         Reply::Hello { .. }
+        | Reply::NoScope { .. }
         | Reply::Leaving
         | Reply::Resynced { .. }
         | Reply::Stopped { .. }
@@ -230,11 +231,12 @@ fn the_end_of_a_root_that_is_no_child_of_ours_is_told_once_and_so_is_its_scopes(
 #[test]
 fn strays_are_ended_and_nobody_is_told() {
     let (mut machine, now) = fresh();
-    let effects = machine.step(Event::Strays { scopes: vec![ScopeId(5), ScopeId(6)] }, now);
+    let effects =
+        machine.step(Event::Strays { scopes: vec![ScopeId(5), ScopeId(6)], grace: GRACE }, now);
     let ended = effects.iter().filter(|effect| matches!(effect, Effect::Terminate { .. })).count();
     assert_eq!((ended, replies(&effects).len()), (2, 0));
     assert!(
-        machine.step(Event::Strays { scopes: vec![ScopeId(5)] }, now).is_empty(),
+        machine.step(Event::Strays { scopes: vec![ScopeId(5)], grace: GRACE }, now).is_empty(),
         "known by now"
     );
     for scope in [5, 6].map(ScopeId) {

@@ -14,6 +14,7 @@ use crate::membership::{Member, ProcessGroup, Stopped};
 use crate::peer::{Held, Note};
 use crate::protocol::Reply;
 use crate::registry::{Root, ScopeId};
+use crate::spawn::DEFAULT_GRACE;
 use crate::succession::Role;
 use crate::supervisor::{Effect, Event};
 use crate::sys::{Pid, signal, wait};
@@ -49,7 +50,9 @@ impl Loop {
             Effect::Watch { scope, handle, command } => self.watch(scope, handle, command),
             Effect::Adopt { scope, group, handle } => self.own_group(scope, group, handle),
             Effect::LetGoOnceEmpty { scope } => return self.let_go_once_empty(scope),
-            Effect::FindStrays => return vec![Event::Strays { scopes: self.strays() }],
+            Effect::FindStrays => {
+                return vec![Event::Strays { scopes: self.strays(), grace: DEFAULT_GRACE }];
+            }
             // The keeper's word about it is the last: what it does not know is over.
             Effect::Relay { request } if self.succession.role() == Role::Supervisor => {
                 self.tell_peer(&Note::Relay(request), Vec::new());
@@ -87,8 +90,10 @@ impl Loop {
         }
         self.met.remove(&scope);
         self.firsts.remove(&scope);
+        let row = self.rows.get(&scope).and_then(|slot| self.table.read(*slot));
+        let grace = row.map_or(DEFAULT_GRACE, |row| row.ending.unwrap_or(row.grace));
         self.forget_row(scope);
-        self.leave_cell(scope)
+        self.leave_cell(scope, grace)
     }
 
     fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
@@ -98,6 +103,7 @@ impl Loop {
             Reply::Exited { .. } => self.die_at("before-exited"),
             Reply::Emptied { .. } => self.die_at("before-emptied"),
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }
@@ -134,6 +140,7 @@ impl Loop {
                 held.unwrap_or(&self.null).try_clone().ok()
             }
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Failed { .. }
             | Reply::Exited { .. }
             | Reply::Emptied { .. }

@@ -79,6 +79,7 @@ impl Loop {
                 }
             }
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Started { .. }
             | Reply::Failed { .. }
             | Reply::Opened { .. }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::{Loop, now};
+use super::{Loop, now, scope};
 use crate::cgroup::{self, Cell, Place, Stale};
 use crate::containment::{Containment, Why, cgroup_of_guards};
 use crate::hook;
@@ -46,6 +46,8 @@ pub(super) struct Tier {
     leaves_stale: bool,
     /// Our own cgroup, or why there is none to be used.
     base: Result<PathBuf, Why>,
+    /// Why a systemd that was asked for a scope gave none.
+    pub(super) no_scope: Option<String>,
     place: Option<Place>,
     /// Cgroups of scopes that are over, which could not be removed.
     lingering: Vec<Cell>,
@@ -62,11 +64,8 @@ struct Ending {
 }
 
 impl Tier {
-    pub(super) fn of_guard() -> Self {
-        let said = std::env::var(CONTAINMENT).unwrap_or_default();
-        let named = said.strip_suffix(LEAVES_STALE).unwrap_or(&said);
-        let tested = hook::setting(TEST_CONTAINMENT).and_then(|word| word.parse().ok());
-        let asked = tested.or_else(|| named.parse().ok()).unwrap_or_default();
+    pub(super) fn of_guard(no_scope: Option<String>) -> Self {
+        let (asked, leaves_stale) = asked();
         let seen = cgroup_of_guards();
         let base = match (&seen.dir, seen.refusal()) {
             _ if hook::is_off("cgroup") => Err(Why::NotTried),
@@ -76,8 +75,9 @@ impl Tier {
         };
         Self {
             asked,
-            leaves_stale: named.len() < said.len(),
+            leaves_stale,
             base,
+            no_scope,
             place: None,
             lingering: Vec::new(),
             stale: Vec::new(),
@@ -105,6 +105,14 @@ impl Tier {
     fn is_blind(&self) -> bool {
         self.base.is_err()
     }
+}
+
+/// What the owner asks for, and whether what dead owners left is not the guards' to end.
+pub(super) fn asked() -> (Containment, bool) {
+    let said = std::env::var(CONTAINMENT).unwrap_or_default();
+    let named = said.strip_suffix(LEAVES_STALE).unwrap_or(&said);
+    let tested = hook::setting(TEST_CONTAINMENT).and_then(|word| word.parse().ok());
+    (tested.or_else(|| named.parse().ok()).unwrap_or_default(), named.len() < said.len())
 }
 
 /// Descriptors of a child to be: those that the order carries, its line, and where it is a template the
@@ -326,14 +334,14 @@ impl Loop {
     }
 
     /// A scope is over. Who lives in its cgroup all the same was not ours by descent: that is ended as what
-    /// nobody knows.
-    pub(super) fn leave_cell(&mut self, scope: ScopeId) -> Option<Event> {
+    /// nobody knows, with the grace that its scope had.
+    pub(super) fn leave_cell(&mut self, scope: ScopeId, grace: Duration) -> Option<Event> {
         let cell = self.cell(scope)?;
         if cell.remove() {
             return None;
         }
         if cell.is_populated() && !cell.pids().is_empty() {
-            return Some(Event::Strays { scopes: vec![scope] });
+            return Some(Event::Strays { scopes: vec![scope], grace });
         }
         self.tier.lingering.push(cell);
         self.look_at_cells_within(FIRST_LOOK);
@@ -376,7 +384,7 @@ impl Loop {
             return;
         }
         let kill_at = now() + DEFAULT_GRACE;
-        for left in cgroup::stale(base) {
+        for left in scope::bases(base).iter().flat_map(|base| cgroup::stale(base)) {
             if left.cell.remove() {
                 continue;
             }

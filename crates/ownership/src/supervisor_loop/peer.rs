@@ -14,6 +14,7 @@ use crate::line::{self, Received};
 use crate::peer::{Held, Note};
 use crate::program::{RoleNumbers, SUPERVISOR_ROLE};
 use crate::registry::ScopeId;
+use crate::spawn::DEFAULT_GRACE;
 use crate::succession::{Gone, Role, Step};
 use crate::supervisor::{Event, Unknown};
 use crate::sys::wait::{self, Dead};
@@ -371,7 +372,8 @@ impl Loop {
         let generation = self.table.last_generation() + 1;
         let started = {
             let inherits = (self.open_files, self.oom_score.as_deref());
-            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits)
+            let no_scope = self.tier.no_scope.as_deref();
+            launch::start_guard(image.as_fd(), &argv, &fds, self.null.as_fd(), inherits, no_scope)
         };
         let (pid, handle) = started.ok()?;
         Some(Peer::new(handle, (pid, pid), generation, ours))
@@ -388,7 +390,7 @@ impl Loop {
     fn end_strays(&mut self) {
         if self.owner_gone && self.succession.role() == Role::Keeper && self.table.had_others() {
             let scopes = self.strays();
-            self.feed(Event::Strays { scopes });
+            self.feed(Event::Strays { scopes, grace: DEFAULT_GRACE });
         }
     }
 

@@ -39,6 +39,7 @@ impl Loop {
                 Some(Heard::Free(slot))
             }
             Reply::Hello { .. }
+            | Reply::NoScope { .. }
             | Reply::Failed { .. }
             | Reply::Leaving
             | Reply::Resynced { .. }

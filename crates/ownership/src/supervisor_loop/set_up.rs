@@ -17,9 +17,10 @@ use super::keep::Keeping;
 use super::off::{Off, die_in_set_up, fail_at_start};
 use super::peer::Peer;
 use super::voice::{Line, Word};
-use super::{IDLE_LIMIT, Loop, chronicle, now};
+use super::{IDLE_LIMIT, Loop, chronicle, now, scope};
 use crate::hook;
 use crate::identity::{self, Stat};
+use crate::launch;
 use crate::membership::{Protected, Source};
 use crate::program::{RoleNumbers, Stand};
 use crate::protocol::{MAX_INLINE, Reply, VERSION};
@@ -87,18 +88,20 @@ impl Loop {
     /// A keeper whose supervisor is still to be started.
     fn keeper(control: OwnedFd, owner: OwnedFd) -> io::Result<Self> {
         show_as("warden");
+        let no_scope = scope::enter(&owner);
         let table = Table::create()?;
         table.numbered_up_to(role_numbers().before);
         let (_, alive) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let mut keeper = Self::new(Role::Keeper, control, owner, table, alive)?;
+        let mut keeper = Self::new(Role::Keeper, control, owner, (table, alive), no_scope)?;
         keeper.start_due = true;
         Ok(keeper)
     }
 
     fn supervisor([control, owner, link, table, keeper, alive]: [OwnedFd; 6]) -> io::Result<Self> {
         show_as("minder");
+        let no_scope = std::env::var(launch::NO_SCOPE).ok();
         let table = Table::open(table)?;
-        let mut supervisor = Self::new(Role::Supervisor, control, owner, table, alive)?;
+        let mut supervisor = Self::new(Role::Supervisor, control, owner, (table, alive), no_scope)?;
         let shown = identity::pid_of(keeper.as_fd()).unwrap_or(0);
         // The keeper took the number before ours for itself, or has had others since: it says so by the
         // rows that it holds.
@@ -114,8 +117,8 @@ impl Loop {
         role: Role,
         control: OwnedFd,
         owner: OwnedFd,
-        table: Table,
-        alive: OwnedFd,
+        (table, alive): (Table, OwnedFd),
+        no_scope: Option<String>,
     ) -> io::Result<Self> {
         rustix::process::chdir("/")?;
         signal::ignore_terminal();
@@ -170,7 +173,7 @@ impl Loop {
             open_files: raise_open_files(),
             oom_score: lower_oom_score(),
             off,
-            tier: Tier::of_guard(),
+            tier: Tier::of_guard(no_scope),
             keeping: Keeping::of_guard(),
             doorway: Doorway::default(),
             recount: None,
@@ -192,8 +195,12 @@ impl Loop {
         let fds = [&self.own_handle, keeper].into_iter().flat_map(OwnedFd::try_clone).collect();
         let (pid, generation) = (identity::own_pid(), self.generation);
         let hello = Reply::Hello { version: VERSION, pid, generation };
+        let no_scope = self.tier.no_scope.clone().map(String::into_bytes);
         if let Some(line) = self.lines.get_mut(&line) {
             line.say(Word::new(&hello, fds));
+            if let Some(why) = no_scope {
+                line.say(Word::new(&Reply::NoScope { why }, Vec::new()));
+            }
         }
     }
 }

@@ -137,6 +137,7 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str) -> std::path::PathBu
 /// A program that gives up being a subreaper and leaves a daemon, whose number is in `$DIR/daemon`, to whoever stands above.
 pub(crate) fn loose_program(dir: &Path) -> std::path::PathBuf {
     let source = r#"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -147,11 +148,12 @@ int main(void) {
     if (fork() == 0) {
         if (fork() == 0) {
             setsid();
+            if (getenv("STUBBORN")) signal(SIGTERM, SIG_IGN);
             snprintf(path, sizeof path, "%s/daemon", getenv("DIR"));
             FILE *file = fopen(path, "w");
             fprintf(file, "%d\n", getpid());
             fclose(file);
-            sleep(600);
+            while (1) sleep(600);
         }
         _exit(0);
     }
