@@ -20,7 +20,7 @@ use delegate_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::{BOTH, helper, wait_for};
+use crate::support::{BOTH, as_asked, helper, wait_for};
 
 /// What the agent of this file does, step by step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -285,7 +285,7 @@ impl Bench {
         let clock = ManualClock::default();
         let builder = blocking::Delegator::builder()
             .isolation(isolation)
-            .settings(settings)
+            .settings(as_asked(settings))
             .clock(clock.clone())
             .state_dir(state.path());
         let builder = pools
@@ -773,7 +773,7 @@ impl KeyFile {
 
     fn delegator(&self, isolation: Isolation) -> blocking::Delegator {
         let builder = blocking::Delegator::builder().isolation(isolation);
-        builder.settings(self.settings()).state_dir(&self.state).build().unwrap()
+        builder.settings(as_asked(self.settings())).state_dir(&self.state).build().unwrap()
     }
 }
 
@@ -895,6 +895,12 @@ fn calls_per_minute_stay_below_the_limit_of_the_provider() {
         let settings = Settings { provider_limits: [("p".to_owned(), limits)].into(), ..on("p") };
         let bench = Bench::new(isolation, &pools, settings);
         let run = bench.delegator.batch((0..7).map(|_| task(vec![Do::Call(1)]))).start().unwrap();
+        let control = run.control();
+        let all_run = |children: &[delegate_runtime::LiveChild]| {
+            children.iter().filter(|child| child.state == "running").count() == 7
+        };
+        // A clock that moves while one of them starts is the end of its time to start.
+        wait_for("all of them", || all_run(&control.list_blocking()?.children).then_some(()));
         wait_for("the first five", || (provider.all_calls() == 5).then_some(()));
         bench.clock.advance(Duration::from_secs(59));
         assert_eq!(provider.all_calls(), 5, "{isolation:?}");
@@ -968,7 +974,7 @@ fn two_parents_on_one_state_directory_take_different_keys() {
         let parent = || {
             blocking::Delegator::builder()
                 .isolation(isolation)
-                .settings(on("p"))
+                .settings(as_asked(on("p")))
                 .credential_pool("p", pool_at("http://p.example", &["k1", "k2"]))
                 .state_dir(state.path())
                 .build()

@@ -28,7 +28,7 @@ use super::line::{self, LineReader, LineWriter, Over};
 use super::mentions::Mentions;
 use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
-use super::tails::{Ring, keep_tail};
+use super::tails::{Ring, cut_to_tail, keep_tail};
 use super::tool_names::ToolNames;
 use crate::collect::{Said, cut_off};
 use crate::monitor::Pulse;
@@ -153,6 +153,7 @@ impl ChildIo {
             never = write => match never {},
         };
         intake.flush_tools().await;
+        cut_to_tail(&mut intake.said.last_text, LAST_TEXT);
         intake.said.stderr = stderr.into_bytes();
         intake.said.lost = self.journal.lost.get();
         intake.drop_answer().await;

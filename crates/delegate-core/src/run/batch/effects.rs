@@ -192,13 +192,17 @@ impl Loop {
     }
 
     pub(super) fn interrupt(&mut self, index: u32) {
-        self.stop_below(index, CancelReason::Interrupt);
-        let Some(active) = self.active.get_mut(&index) else { return };
-        let mut frames = Vec::new();
-        match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
-            Ok(()) => active.command(Command { event: None, frames }),
-            Err(error) => tracing::error!(target: "delegate::run", %error, "no interrupt frame"),
+        if let Some(active) = self.active.get_mut(&index) {
+            let mut frames = Vec::new();
+            match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
+                Ok(()) => active.command(Command { event: None, frames }),
+                Err(error) => {
+                    tracing::error!(target: "delegate::run", %error, "no interrupt frame")
+                }
+            }
         }
+        // Itself first: else it may hear how those below it ended, and go on.
+        self.stop_below(index, CancelReason::Interrupt);
     }
 
     pub(super) fn terminate(&mut self, index: u32, grace: Duration) {
