@@ -37,6 +37,7 @@ mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
 mod order;
+mod page;
 mod parity;
 mod parity_random;
 mod result_size;
@@ -67,6 +68,7 @@ delegate_runtime::test_support!(
     || jobs::Jobber,
     || routing_parity::Probe,
     || keys::Keyed,
+    || page::Paged,
     || killed::Counted,
     results::Pupil::default,
     launchers::Ready::default

@@ -36,7 +36,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["delegation"],
             &["ask"],
             &["message", "spelling"],
-            &["frame", "version"],
+            &["frame", "page", "version"],
         ],
     ),
     (
@@ -44,6 +44,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["exit", "hook", "crash", "program", "number"],
             &["containment", "spawn", "sys", "inherit"],
+            &["page"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
             &["cgroup", "keep"],

@@ -30,7 +30,7 @@ use crate::mail::Mailbox;
 use crate::outbox::Taken;
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
-use crate::session::{Desk, Session, clock};
+use crate::session::{Desk, Session, Shown, clock};
 use crate::tail::clip;
 
 /// Stack of an agent, in bytes: what a main thread has, whichever thread really carries it.
@@ -270,7 +270,10 @@ fn write(
     loop {
         let now = clock();
         let message = if let Some(sequence) = beats.due(now) {
-            ChildMessage::Beat(desk.account().beat(sequence, now))
+            match desk.show(now) {
+                Shown::OnPage => continue,
+                Shown::Nowhere => ChildMessage::Beat(desk.account().beat(sequence, now)),
+            }
         } else if desk.mail.take_dump_request() {
             ChildMessage::Dump { text: dump_of(desk, pid) }
         } else if let Some((number, question)) = desk.mail.asks.take_unsent() {

@@ -24,6 +24,7 @@ pub mod keep;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod ledger;
 pub mod owner;
+pub mod page;
 pub mod program;
 #[cfg(target_os = "linux")]
 pub mod re_executed;

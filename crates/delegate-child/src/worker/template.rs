@@ -9,10 +9,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ownership::page::Page;
 use ownership::template::{Served, Template};
 use serde::{Deserialize, Serialize};
 
-use super::{LINE_FD, OWNER_FD, carry, say};
+use super::{LINE_FD, OWNER_FD, PAGE_FD, carry, say};
 use crate::agent::Failure;
 use crate::guard;
 use crate::link;
@@ -165,16 +166,20 @@ fn micros(time: Duration) -> u64 {
 
 /// In each copy: a worker like any other.
 fn child(given: Vec<(i32, OwnedFd)>, registry: &Registry) -> ExitCode {
-    let (mut line, mut owner) = (None, None);
+    let (mut line, mut owner, mut page) = (None, None, None);
     for (number, fd) in given {
         match number {
             LINE_FD => line = Some(fd),
             OWNER_FD => owner = Some(fd),
+            PAGE_FD => page = Some(fd),
             _ => {}
         }
     }
     match line.map(link::socket) {
-        Some(line) => carry(line, owner, registry),
+        Some(line) => {
+            let none = || Err(std::io::ErrorKind::NotFound.into());
+            carry(line, owner, page.map_or_else(none, Page::open), registry)
+        }
         None => {
             say("a copy got no line to its parent");
             ExitCode::from(2)

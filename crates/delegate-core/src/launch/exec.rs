@@ -1,12 +1,14 @@
 //! The exec launcher: the supervisor executes a worker program, whose descriptor 3 is the line to us
-//! and 4 a line to the same supervisor.
+//! and 4 a line to the same supervisor. One of ours gets a page that it shares with us as descriptor 6; one of another
+//! make does everything in frames.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use delegate_child::worker::{LINE_FD, OWNER_FD};
+use delegate_child::worker::{LINE_FD, OWNER_FD, PAGE_FD, WORKER_ROLE};
+use ownership::page::Page;
 use ownership::{Owned, Owner, Program, Spawn, SpawnError};
 
 use super::{Handle, Launch, Launched, Line, StartFailure, failure};
@@ -37,8 +39,8 @@ pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched,
 
 /// What every worker process is started with, and what of it is ours.
 pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (Spawn, Ours) {
-    let Pipes { line, stdout, stderr } = pipes;
-    let spawn = Spawn::program(worker.program.clone())
+    let Pipes { line, stdout, stderr, page } = pipes;
+    let mut spawn = Spawn::program(worker.program.clone())
         .args(&worker.args)
         .fd(1, stdout.1)
         .fd(2, stderr.1)
@@ -47,10 +49,20 @@ pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (S
         .grace(launch.terminate_grace)
         .containment(launch.containment)
         .purpose(launch.purpose.clone());
-    (worker.without_keys(spawn), Ours { line: line.0, output: (stdout.0, stderr.0) })
+    let mut shared = None;
+    if let Some((page, memfd)) = page.filter(|_| worker.is_ours()) {
+        spawn = spawn.fd(PAGE_FD, memfd);
+        shared = Some(page);
+    }
+    (worker.without_keys(spawn), Ours { line: line.0, output: (stdout.0, stderr.0), page: shared })
 }
 
 impl WorkerProgram {
+    /// Whether it is a program of ours, and not one of another make (`worker.command`).
+    fn is_ours(&self) -> bool {
+        self.args.iter().any(|arg| arg == WORKER_ROLE)
+    }
+
     /// Without the variables that hold keys.
     pub(super) fn without_keys(&self, spawn: Spawn) -> Spawn {
         self.hidden_variables.iter().fold(spawn, |spawn, name| spawn.env_remove(name))
@@ -61,6 +73,7 @@ impl WorkerProgram {
 pub(super) struct Ours {
     line: UnixStream,
     output: (OwnedFd, OwnedFd),
+    page: Option<Page>,
 }
 
 impl Ours {
@@ -71,6 +84,7 @@ impl Ours {
             handle: Handle::Process(owned),
             line: Line::Socket(self.line),
             output: Some(self.output),
+            page: self.page,
         }
     }
 }
@@ -89,11 +103,17 @@ pub(super) struct Pipes {
     line: (UnixStream, UnixStream),
     stdout: (OwnedFd, OwnedFd),
     stderr: (OwnedFd, OwnedFd),
+    /// With the descriptor for the child. Where there is none all is said in frames.
+    page: Option<(Page, OwnedFd)>,
 }
 
 impl Pipes {
     pub(super) fn open() -> io::Result<Self> {
         let pipe = || io::pipe().map(|(read, write)| (read.into(), write.into()));
-        Ok(Self { line: UnixStream::pair()?, stdout: pipe()?, stderr: pipe()? })
+        let page = Page::create();
+        if let Err(error) = &page {
+            tracing::debug!(target: "delegate::launch", %error, "no page");
+        }
+        Ok(Self { line: UnixStream::pair()?, stdout: pipe()?, stderr: pipe()?, page: page.ok() })
     }
 }

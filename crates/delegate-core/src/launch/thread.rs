@@ -48,6 +48,8 @@ pub(super) fn launch(
         handle: Handle::Thread(scope),
         line: Line::Memory(half),
         output: Some(output),
+        // It is told by its token, and tells by frames that are memory already.
+        page: None,
     })
 }
 

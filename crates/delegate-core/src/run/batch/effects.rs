@@ -120,12 +120,13 @@ impl Loop {
         let (journal, requested) = (self.journal(index), self.requested(index));
         let files = self.mentions(index);
         let Some(active) = self.active.get_mut(&index) else { return };
-        let Launched { pid, how, handle, line, output } = launched;
+        let Launched { pid, how, handle, line, output, page } = launched;
         if self.paused || active.stopped {
             handle.pause();
         }
         active.handle = Some(handle);
         active.how = Some(how);
+        active.shared.page.set(page);
         let result_file = self.batch.store.result_file(self.batch.run, index);
         let limit = self.batch.plan.settings.max_result_bytes;
         match line::split(line, &active.wake) {
@@ -193,6 +194,7 @@ impl Loop {
 
     pub(super) fn interrupt(&mut self, index: u32) {
         if let Some(active) = self.active.get_mut(&index) {
+            active.shared.page.interrupt();
             let mut frames = Vec::new();
             match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
                 Ok(()) => active.command(Command { event: None, frames }),
