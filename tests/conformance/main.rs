@@ -42,6 +42,7 @@ mod parity;
 mod parity_random;
 mod result_size;
 mod results;
+mod reuse;
 mod routing_parity;
 mod rows;
 mod seen;
@@ -69,6 +70,8 @@ delegate_runtime::test_support!(
     || routing_parity::Probe,
     || keys::Keyed,
     || page::Paged,
+    reuse::Reused::default,
+    reuse::Single::default,
     || killed::Counted,
     results::Pupil::default,
     launchers::Ready::default

@@ -47,7 +47,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["page"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
-            &["cgroup", "keep"],
+            &["cgroup", "keep", "handover"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order", "pid_one", "template"],

@@ -3,7 +3,7 @@
 //!
 //! `DELEGATE_TEST_OFF`: `acknowledge` takes words that steer and tells nobody; `context` loses that field of the spec
 //! on its way into a process, and `reasoning` that number on its way out of one (a thread loses neither); `page` uses no
-//! shared page, and `frames` loses interrupts and beats as frames, so that only the page tells them.
+//! shared page, `state` uses a worker again whatever a task has left, and `frames` loses interrupts and beats as frames, so that only the page tells them.
 //!
 //! `DELEGATE_TEST_DIE_AT=POINT:MESSAGE[:TURN]`, where a turn is counted per point and message, from 1:
 //!

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use delegate_protocol::message::Verdict;
 use ownership::page::Page;
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -20,6 +21,10 @@ use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::serve::{Host, serve_until};
 
+#[cfg(target_os = "linux")]
+pub mod again;
+#[cfg(target_os = "linux")]
+mod state;
 #[cfg(target_os = "linux")]
 pub mod template;
 
@@ -76,6 +81,23 @@ fn carry(
     page: io::Result<Page>,
     registry: &Registry,
 ) -> ExitCode {
+    match carry_one(line, owner.map(ownership::Owner::inherited), page, registry) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            if !matches!(error, LinkError::Closed) {
+                say(&error.to_string());
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_one(
+    line: Link,
+    owner: Option<ownership::Owner>,
+    page: io::Result<Page>,
+    registry: &Registry,
+) -> Result<Verdict, LinkError> {
     let page = match page {
         Ok(page) if !hook::is_off("page") => Some(Arc::new(page)),
         Ok(_) => None,
@@ -85,7 +107,7 @@ fn carry(
         }
     };
     let host = Host {
-        owner: OwnerSource::of(owner.map(ownership::Owner::inherited)),
+        owner: OwnerSource::of(owner),
         output: Kept::of_process(),
         pid: std::process::id(),
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -94,15 +116,7 @@ fn carry(
     // Dropped when the task is carried: then nobody has to be ended.
     let (_carried, watched) = bounded(0);
     leave_when_orphaned(&token, watched);
-    match serve_until(line, registry, host, &token) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            if !matches!(error, LinkError::Closed) {
-                say(&error.to_string());
-            }
-            ExitCode::FAILURE
-        }
-    }
+    serve_until(line, registry, host, &token)
 }
 
 /// Ends this process when its parent is gone and the agent does not unwind.

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use delegate_child::worker::{LINE_FD, OWNER_FD, PAGE_FD, WORKER_ROLE};
 use ownership::page::Page;
@@ -34,7 +35,7 @@ pub(super) fn launch(worker: &WorkerProgram, launch: Launch) -> Result<Launched,
     let (spawn, ours) = spawn(worker, pipes, &launch);
     let sink = launch.sink;
     let owned = worker.owner.spawn(spawn, move |event| sink(event)).map_err(start_failure)?;
-    Ok(ours.launched(owned, "exec"))
+    Ok(ours.launched(Arc::new(owned), "exec"))
 }
 
 /// What every worker process is started with, and what of it is ours.
@@ -53,6 +54,10 @@ pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (S
     if let Some((page, memfd)) = page.filter(|_| worker.is_ours()) {
         spawn = spawn.fd(PAGE_FD, memfd);
         shared = Some(page);
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(Ok(again)) = launch.again.as_ref().map(|again| again.try_clone()) {
+        spawn = spawn.fd(delegate_child::worker::again::AGAIN_FD, again);
     }
     (worker.without_keys(spawn), Ours { line: line.0, output: (stdout.0, stderr.0), page: shared })
 }
@@ -77,7 +82,7 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    pub(super) fn launched(self, owned: Owned, how: &'static str) -> Launched {
+    pub(super) fn launched(self, owned: Arc<Owned>, how: &'static str) -> Launched {
         Launched {
             pid: Some(owned.pid()),
             how,
@@ -108,6 +113,18 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
+    /// For a worker that is there already: what it gets (line, stdout, stderr, page), and what is ours.
+    #[cfg(target_os = "linux")]
+    pub(super) fn split(self) -> (Vec<OwnedFd>, Ours) {
+        let Self { line, stdout, stderr, page } = self;
+        let mut theirs = vec![line.1.into(), stdout.1, stderr.1];
+        let page = page.map(|(page, memfd)| {
+            theirs.push(memfd);
+            page
+        });
+        (theirs, Ours { line: line.0, output: (stdout.0, stderr.0), page })
+    }
+
     pub(super) fn open() -> io::Result<Self> {
         let pipe = || io::pipe().map(|(read, write)| (read.into(), write.into()));
         let page = Page::create();

@@ -92,6 +92,8 @@ pub struct Launch {
     pub sink: Sink,
     /// Wakes the reader of its line (threads only).
     pub waker: Waker,
+    /// Where it hears of further tasks (copies of a template only).
+    pub again: Option<Arc<OwnedFd>>,
 }
 
 /// A worker that was started.
@@ -136,8 +138,8 @@ pub struct StartFailure {
 /// Ends, stops and continues a worker and everything that it started.
 #[derive(Debug)]
 pub enum Handle {
-    /// A process and its scope.
-    Process(Owned),
+    /// A process and its scope. Shared with a pool that may use it again.
+    Process(Arc<Owned>),
     /// A thread and the scope of what it started.
     Thread(Arc<thread::LazyScope>),
 }

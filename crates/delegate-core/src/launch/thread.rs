@@ -231,6 +231,7 @@ mod tests {
             containment: ownership::Containment::Auto,
             sink: Arc::new(|_| {}),
             waker: Arc::new(|| {}),
+            again: None,
         };
         let launched = launch_for_test(&registry, launch);
         let Line::Memory(half) = launched.line else { panic!("a thread has no socket") };

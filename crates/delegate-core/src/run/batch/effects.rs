@@ -54,6 +54,7 @@ impl Loop {
             containment: self.batch.plan.settings.containment,
             sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
             waker: Arc::new(move || waked.notify_waiters()),
+            again: None,
         };
         self.active.insert(
             index,
