@@ -8,7 +8,7 @@ use delegate_runtime::plan::{Addition, ChildBuilder, Parent};
 use delegate_runtime::{Event, Isolation, Status, Value, blocking};
 
 use crate::agents::{End, Op, script};
-use crate::support::BOTH;
+use crate::support::{BOTH, as_asked};
 
 /// What can be wrong, in the order in which it is told, with what the refusal says.
 const FAULTS: [(Fault, &str); 9] = [
@@ -129,6 +129,7 @@ fn the_actions_of_a_call_list_steer_and_stop_also_in_a_pause() {
         let state = tempfile::tempdir().unwrap();
         let d = blocking::Delegator::builder()
             .isolation(isolation)
+            .settings(as_asked(Settings::default()))
             .state_dir(state.path())
             .build()
             .unwrap();

@@ -13,7 +13,7 @@ use delegate_runtime::{Event, Isolation, ManualClock, Status, blocking};
 use serde_json::{Value, json};
 
 use crate::agents::{End, Op, answer, script};
-use crate::support::{BOTH, LIMIT, wait_for};
+use crate::support::{BOTH, LIMIT, as_asked, wait_for};
 
 struct Bench {
     delegator: blocking::Delegator,
@@ -25,7 +25,7 @@ fn bench(isolation: Isolation, settings: Settings) -> Bench {
     let (dir, clock) = (tempfile::tempdir().unwrap(), ManualClock::default());
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
-        .settings(settings)
+        .settings(as_asked(settings))
         .state_dir(dir.path().join("state"))
         .control_dir(dir.path().join("sockets"))
         .clock(clock.clone())

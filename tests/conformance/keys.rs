@@ -20,7 +20,7 @@ use delegate_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::support::{BOTH, helper, wait_for};
+use crate::support::{BOTH, as_asked, helper, wait_for};
 
 /// What the agent of this file does, step by step.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -325,7 +325,7 @@ impl Bench {
         let clock = ManualClock::default();
         let builder = blocking::Delegator::builder()
             .isolation(isolation)
-            .settings(settings)
+            .settings(as_asked(settings))
             .clock(clock.clone())
             .state_dir(state.path());
         let builder = pools
@@ -821,7 +821,7 @@ impl KeyFile {
 
     fn delegator(&self, isolation: Isolation) -> blocking::Delegator {
         let builder = blocking::Delegator::builder().isolation(isolation);
-        builder.settings(self.settings()).state_dir(&self.state).build().unwrap()
+        builder.settings(as_asked(self.settings())).state_dir(&self.state).build().unwrap()
     }
 }
 
@@ -1068,7 +1068,7 @@ fn two_parents_on_one_state_directory_take_different_keys() {
         let parent = || {
             blocking::Delegator::builder()
                 .isolation(isolation)
-                .settings(on("p"))
+                .settings(as_asked(on("p")))
                 .credential_pool("p", pool_at("http://p.example", &["k1", "k2"]))
                 .state_dir(state.path())
                 .build()

@@ -13,7 +13,7 @@ use delegate_runtime::{
 };
 
 use crate::agents::{End, Op, answer, script};
-use crate::support::{BOTH, Rig, command, wait_for};
+use crate::support::{BOTH, Rig, as_asked, command, wait_for};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ fn bench(isolation: Isolation, settings: Settings) -> Bench {
     let clock = ManualClock::default();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
-        .settings(settings)
+        .settings(as_asked(settings))
         .state_dir(state.path())
         .clock(clock.clone())
         .build()

@@ -38,10 +38,12 @@ mod matrix_roles;
 mod matrix_routing;
 mod matrix_validation;
 mod order;
+mod page;
 mod parity;
 mod parity_random;
 mod result_size;
 mod results;
+mod reuse;
 mod routing_parity;
 mod rows;
 mod seen;
@@ -68,6 +70,9 @@ delegate_runtime::test_support!(
     || jobs::Jobber,
     || routing_parity::Probe,
     || keys::Keyed,
+    || page::Paged,
+    reuse::Reused::default,
+    reuse::Single::default,
     || killed::Counted,
     results::Pupil::default,
     launchers::Ready::default

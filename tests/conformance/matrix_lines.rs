@@ -16,7 +16,7 @@ use delegate_runtime::{
 use crate::agents::{End, Op, answer, script};
 use crate::matrix_routing::{nobody, specs};
 use crate::seen::{watch, watch_with};
-use crate::support::{BOTH, Identity, rig, rig_with, run, wait_for};
+use crate::support::{BOTH, Identity, as_asked, rig, rig_with, run, wait_for};
 
 fn text(text: &str) -> Op {
     Op::Text(text.to_owned())
@@ -266,6 +266,7 @@ fn touched(isolation: Isolation, ops: Vec<Op>, end: End) -> (Vec<Sign>, Outcome)
         (tempfile::tempdir().unwrap(), ManualClock::default(), Ear::default());
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
+        .settings(as_asked(Settings::default()))
         .state_dir(state.path())
         .clock(clock.clone())
         .build()

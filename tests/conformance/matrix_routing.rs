@@ -10,7 +10,7 @@ use delegate_runtime::plan::{Endpoint, Parent, Providers, Resolved};
 use delegate_runtime::{ApiKey, Fallback, Isolation, Routing, Task, Value, blocking};
 
 use crate::agents;
-use crate::support::BOTH;
+use crate::support::{BOTH, as_asked};
 
 /// What the resolver was asked: provider and model.
 type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
@@ -110,7 +110,8 @@ fn rig(
     providers: Answer,
 ) -> (blocking::Delegator, tempfile::TempDir) {
     let state = tempfile::tempdir().unwrap();
-    let builder = blocking::Delegator::builder().isolation(isolation).settings(settings);
+    let builder = blocking::Delegator::builder().isolation(isolation);
+    let builder = builder.settings(as_asked(settings));
     (builder.providers(providers).state_dir(state.path()).build().unwrap(), state)
 }
 

@@ -9,7 +9,7 @@ use delegate_runtime::plan::{Addition, ChildBuilder, Parent};
 use delegate_runtime::{Isolation, Outcome, Task, Value, blocking};
 
 use crate::agents::{self, answer, script};
-use crate::support::{BOTH, Rig, rig, rig_with};
+use crate::support::{BOTH, Rig, as_asked, rig, rig_with};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -199,6 +199,7 @@ fn build(
     let state = tempfile::tempdir().unwrap();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
+        .settings(as_asked(Settings::default()))
         .child_builder(builder.clone())
         .state_dir(state.path())
         .build()

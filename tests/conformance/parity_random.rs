@@ -24,7 +24,7 @@ use crate::agents::{End, Op, Sized, script};
 use crate::alone;
 use crate::results;
 use crate::seen::Seen;
-use crate::support::{BOTH, command};
+use crate::support::{BOTH, as_asked, command};
 
 /// What is done to a child when it has said its mark.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -271,7 +271,7 @@ fn play(isolation: Isolation, case: &Case) -> Vec<String> {
     };
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
-        .settings(settings)
+        .settings(as_asked(settings))
         .state_dir(state.path())
         .clock(clock.clone())
         .build()

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 use sha2::{Digest as _, Sha256};
 
 use crate::matrix_routing::parent;
-use crate::support::{BOTH, rig};
+use crate::support::{BOTH, as_asked, rig};
 
 /// Answers with what it was given as hashes, and whether a key shows in its process.
 pub struct Probe;
@@ -133,7 +133,7 @@ fn a_key_is_in_no_argument_no_environment_and_no_file() {
         let state = tempfile::tempdir().unwrap();
         let delegator = blocking::Delegator::builder()
             .isolation(isolation)
-            .settings(Settings::default())
+            .settings(as_asked(Settings::default()))
             .state_dir(state.path())
             .build()
             .unwrap();

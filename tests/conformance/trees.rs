@@ -16,7 +16,7 @@ use delegate_runtime::{
 use serde::{Deserialize, Serialize};
 
 use crate::seen::essence_of;
-use crate::support::{BOTH, LIMIT, Rig, rig_with, wait_for};
+use crate::support::{BOTH, LIMIT, Rig, as_asked, rig_with, wait_for};
 
 /// What a member of a tree does, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -728,7 +728,10 @@ fn a_child_that_waits_for_its_children_is_not_stale_while_they_live() {
         let beats = Settings { heartbeat_interval: Duration::from_millis(20), ..settings(2) };
         let delegator = blocking::Delegator::builder()
             .isolation(isolation)
-            .settings(Settings { child_inactivity: Some(Duration::from_secs(300)), ..beats })
+            .settings(as_asked(Settings {
+                child_inactivity: Some(Duration::from_secs(300)),
+                ..beats
+            }))
             .state_dir(state.path())
             .clock(clock.clone())
             .build()

@@ -25,12 +25,39 @@ pub struct Rig {
 /// The switch that has every worker process of a suite started in another way: `exec`, `zygote` or `pool`.
 const TEST_LAUNCHER: &str = "DELEGATE_TEST_LAUNCHER";
 
-/// How worker processes are started, where a test does not say it itself.
+/// How worker processes are started, where a test does not say it itself. Without the switch the process half of the
+/// conformance suite goes over all of them in one run: a third of its tests each, by their names. What a test is
+/// about does not depend on it.
 pub fn launcher() -> LauncherWish {
     let asked = std::env::var(TEST_LAUNCHER).unwrap_or_default();
     let known = LauncherWish::ALL.into_iter().find(|wish| wish.word() == asked);
     assert!(known.is_some() || asked.is_empty(), "{TEST_LAUNCHER}={asked}");
-    known.unwrap_or_default()
+    known.unwrap_or_else(|| {
+        let third = if module_path!().starts_with("conformance") { third_of(&test()) } else { 0 };
+        [LauncherWish::Auto, LauncherWish::Zygote, LauncherWish::Pool][third]
+    })
+}
+
+/// The test that runs. One in a process of its own runs on the main thread, and is an argument.
+fn test() -> String {
+    match std::thread::current().name() {
+        Some(name) if name != "main" => name.to_owned(),
+        _ => std::env::args().nth(1).unwrap_or_default(),
+    }
+}
+
+/// The same for the same name, in each run and on each machine.
+fn third_of(name: &str) -> usize {
+    name.bytes().fold(0, |sum: usize, byte| (sum * 31 + usize::from(byte)) % 9973) % 3
+}
+
+/// Settings with that, for a test that builds its delegator itself.
+pub fn as_asked(settings: Settings) -> Settings {
+    let launcher = match settings.launcher {
+        LauncherWish::Auto => launcher(),
+        said => said,
+    };
+    Settings { launcher, ..settings }
 }
 
 /// The words of outcomes whose processes are started so. A pool has none that waits for the first child.
@@ -44,14 +71,11 @@ pub fn launcher_words(isolation: Isolation) -> &'static [&'static str] {
 }
 
 /// A rig with settings.
-pub fn rig_with(isolation: Isolation, mut settings: Settings) -> Rig {
-    if settings.launcher == LauncherWish::Auto {
-        settings.launcher = launcher();
-    }
+pub fn rig_with(isolation: Isolation, settings: Settings) -> Rig {
     let state = tempfile::tempdir().unwrap();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
-        .settings(settings)
+        .settings(as_asked(settings))
         .state_dir(state.path())
         .build()
         .unwrap();

@@ -36,7 +36,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
             &["delegation"],
             &["ask"],
             &["message", "spelling"],
-            &["frame", "version"],
+            &["frame", "page", "version"],
         ],
     ),
     (
@@ -44,9 +44,10 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["exit", "hook", "crash", "program", "number"],
             &["containment", "spawn", "sys", "inherit"],
+            &["page"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
-            &["cgroup", "keep", "systemd"],
+            &["cgroup", "keep", "systemd", "handover"],
             &["table", "peer", "succession", "door"],
             &["supervisor", "child", "ledger"],
             &["attach", "order", "pid_one", "template"],

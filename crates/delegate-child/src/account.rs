@@ -28,6 +28,8 @@ pub(crate) struct Account {
     last_activity: String,
     /// Signs of progress so far that no event tells.
     activity: u64,
+    /// Records that were shown to the parent.
+    shown: u64,
 }
 
 impl Account {
@@ -44,6 +46,7 @@ impl Account {
             last_content: now,
             last_activity: String::new(),
             activity: 0,
+            shown: 0,
         }
     }
 
@@ -79,6 +82,12 @@ impl Account {
             quiet_ms: millis(now.saturating_duration_since(self.last_content)),
             activity: self.activity,
         }
+    }
+
+    /// The same, counted here.
+    pub(crate) fn next_beat(&mut self, now: Instant) -> Beat {
+        self.shown += 1;
+        self.beat(self.shown, now)
     }
 
     /// The same in words.

@@ -19,6 +19,10 @@ pub trait Agent: Send + 'static {
     /// The answer. A text (`String`, or [`crate::LongText`] when it may be very large) becomes the
     /// summary as it is; anything else becomes JSON.
     type Answer: Serialize + DeserializeOwned + 'static;
+    /// Whether one object of it may carry several tasks, one after the other, in one process: what a task leaves in the
+    /// memory of the process (in this object, in statics) must be nothing to the next. Then a pool of workers may use a
+    /// worker again (`pool.max_uses`), as long as each task leaves the rest of the process as it was.
+    const REUSABLE: bool = false;
 
     /// Does what is costly and the same for every task: loads a model, reads an index, builds a client. Called
     /// once on each object, before [`Agent::run`].

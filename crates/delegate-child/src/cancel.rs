@@ -1,9 +1,14 @@
 //! The one token that stops a child: an interrupt and a parent that is gone are the same thing to an
-//! agent. Raised by the reader and the writer of the line, read by `session` and `outbox`.
+//! agent. Raised by the reader and the writer of the line, read by `session` and `outbox`. A parent that shares a page
+//! with the child raises it by itself, ahead of the frame that says the same.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use delegate_protocol::page;
+use ownership::page::Page;
 
 /// Why a child is to stop, weakest first. A weaker, later reason never replaces a stronger one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,13 +22,16 @@ pub(crate) enum Reason {
 
 type Hook = Box<dyn Fn(Reason) + Send + Sync>;
 
-/// One atomic byte, and whom to wake when it changes.
+/// One atomic byte, the word of the parent's beside it, and whom to wake when either changes.
 #[derive(Default)]
 pub(crate) struct Token {
     reason: AtomicU8,
     /// The strongest reason that the hooks were told.
     told: AtomicU8,
     hooks: Mutex<Vec<Hook>>,
+    /// Who waits where there is no page.
+    changed: Condvar,
+    page: OnceLock<Arc<Page>>,
 }
 
 impl fmt::Debug for Token {
@@ -33,17 +41,53 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Whether it was raised at all: one atomic load.
+    /// A token that the parent can raise through this page.
+    pub(crate) fn on(page: Option<Arc<Page>>) -> Self {
+        let token = Self::default();
+        if let Some(page) = page {
+            let _new = token.page.set(page);
+        }
+        token
+    }
+
+    /// The page, if there is one.
+    pub(crate) fn page(&self) -> Option<&Page> {
+        self.page.get().map(Arc::as_ref)
+    }
+
+    /// Whether it was raised at all: an atomic load or two.
     pub(crate) fn is_raised(&self) -> bool {
-        self.reason.load(Ordering::Acquire) != 0
+        self.reason.load(Ordering::Acquire) != 0 || self.is_asked()
+    }
+
+    fn is_asked(&self) -> bool {
+        self.page().is_some_and(|page| page::is_interrupted(page.words()))
     }
 
     /// The strongest reason so far.
     pub(crate) fn raised(&self) -> Option<Reason> {
         match self.reason.load(Ordering::Acquire) {
+            0 if self.is_asked() => Some(Reason::Interrupt),
             0 => None,
             1 => Some(Reason::Interrupt),
             _ => Some(Reason::ParentGone),
+        }
+    }
+
+    /// Waits until it is raised, at most this long: once, so a caller that has time left looks and waits again.
+    pub(crate) fn wait(&self, time: Duration) {
+        match self.page() {
+            Some(page) => {
+                let seen = page.words()[page::INTERRUPT].load(Ordering::Acquire);
+                if !self.is_raised() {
+                    page.wait(page::INTERRUPT, seen, Some(time));
+                }
+            }
+            None => {
+                let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+                let calm = |_: &mut Vec<Hook>| !self.is_raised();
+                drop(self.changed.wait_timeout_while(hooks, time, calm));
+            }
         }
     }
 
@@ -56,9 +100,15 @@ impl Token {
     pub(crate) fn raise(&self, reason: Reason) {
         self.announce(reason);
         if self.told.fetch_max(reason as u8, Ordering::AcqRel) < reason as u8 {
+            if let Some(page) = self.page() {
+                // Who waits looks at this word, whoever changes it.
+                page::interrupt(page.words());
+                page.wake(page::INTERRUPT);
+            }
             for hook in self.hooks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 hook(reason);
             }
+            self.changed.notify_all();
         }
     }
 
@@ -105,6 +155,49 @@ mod tests {
         token.raise(Reason::ParentGone);
         token.raise(Reason::Interrupt);
         assert_eq!(*heard.lock().unwrap(), [Reason::Interrupt, Reason::ParentGone]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_page_raises_it_and_any_other_word_there_does_not() {
+        let (parent, memfd) = Page::create().unwrap();
+        let token = Token::on(Some(Arc::new(Page::open(memfd).unwrap())));
+        parent.words()[page::INTERRUPT].store(77, Ordering::Release);
+        assert_eq!((token.is_raised(), token.raised()), (false, None));
+        page::interrupt(parent.words());
+        assert_eq!((token.is_raised(), token.raised()), (true, Some(Reason::Interrupt)));
+        token.raise(Reason::ParentGone);
+        assert_eq!(token.raised(), Some(Reason::ParentGone));
+    }
+
+    /// Without end: only the word, or the hook, lets it return.
+    #[test]
+    fn who_waits_is_woken_by_either_side() {
+        let mut tokens =
+            vec![(Arc::new(Token::default()), None), (Arc::new(Token::default()), None)];
+        if cfg!(target_os = "linux") {
+            for _ in 0..2 {
+                let (parent, memfd) = Page::create().unwrap();
+                let token = Token::on(Some(Arc::new(Page::open(memfd).unwrap())));
+                tokens.push((Arc::new(token), Some(parent)));
+            }
+        }
+        for (turn, (token, parent)) in tokens.into_iter().enumerate() {
+            let waits = Arc::clone(&token);
+            let waiter = std::thread::spawn(move || {
+                while !waits.is_raised() {
+                    waits.wait(Duration::MAX);
+                }
+            });
+            match parent.filter(|_| turn == 2) {
+                Some(parent) => {
+                    page::interrupt(parent.words());
+                    parent.wake(page::INTERRUPT);
+                }
+                None => token.raise(Reason::ParentGone),
+            }
+            waiter.join().unwrap();
+        }
     }
 
     #[test]

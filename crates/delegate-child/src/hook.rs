@@ -2,7 +2,8 @@
 //! at which the worker kills itself. `link` comes to these points; a line within one process has none.
 //!
 //! `DELEGATE_TEST_OFF`: `acknowledge` takes words that steer and tells nobody; `context` loses that field of the spec
-//! on its way into a process, and `reasoning` that number on its way out of one (a thread loses neither).
+//! on its way into a process, and `reasoning` that number on its way out of one (a thread loses neither); `page` uses no
+//! shared page, `state` uses a worker again whatever a task has left, and `frames` loses interrupts and beats as frames, so that only the page tells them.
 //!
 //! `DELEGATE_TEST_DIE_AT=POINT:MESSAGE[:TURN]`, where a turn is counted per point and message, from 1:
 //!
@@ -37,6 +38,11 @@ pub(crate) fn lose_down(message: &mut ParentMessage) {
     {
         spec.context = None;
     }
+}
+
+/// Whether an interrupt on the line is not heard.
+pub(crate) fn hears_no(message: &ParentMessage) -> bool {
+    matches!(message, ParentMessage::Interrupt) && is_off("frames")
 }
 
 /// The same for what goes up.

@@ -172,6 +172,9 @@ impl Incoming for SocketIncoming {
             if let Some(message) = self.decoder.next_message() {
                 let mut message = message?;
                 hook::lose_down(&mut message);
+                if hook::hears_no(&message) {
+                    continue;
+                }
                 let name = hook::taken(&message);
                 self.comes("before-take", name);
                 self.last = Some(name);
@@ -216,6 +219,9 @@ impl SocketOutgoing {
 impl Outgoing for SocketOutgoing {
     fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
         let message = &*hook::lose_up(message);
+        if matches!(message, ChildMessage::Beat(_)) && hook::is_off("frames") {
+            return Ok(());
+        }
         let begin = self.frames.len();
         self.comes("before-send", message, begin);
         self.encoder.frame(message, &mut self.frames)?;

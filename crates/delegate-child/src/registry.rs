@@ -1,7 +1,7 @@
 //! Agents by name. `serve` looks them up; a program of a user adds its own.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +21,12 @@ type Factory = Arc<dyn Fn() -> Box<dyn Runner> + Send + Sync>;
 #[derive(Clone, Default)]
 pub struct Registry {
     factories: BTreeMap<String, Factory>,
+    /// Those whose objects may run again.
+    reusable: BTreeSet<&'static str>,
     /// One that was prepared before, for the first child of this name.
     ready: Arc<Mutex<Option<Ready>>>,
+    /// This process may carry several tasks. Threads of a parent make an object for each.
+    keeps: bool,
 }
 
 /// A prepared object, and the name of its agent.
@@ -46,6 +50,11 @@ impl Registry {
     #[must_use]
     pub fn with<A: Agent>(mut self, factory: impl Fn() -> A + Send + Sync + 'static) -> Self {
         let factory: Factory = Arc::new(move || Box::new(Typed(factory())));
+        if A::REUSABLE {
+            self.reusable.insert(A::NAME);
+        } else {
+            self.reusable.remove(A::NAME);
+        }
         self.factories.insert(A::NAME.to_owned(), factory);
         self
     }
@@ -62,6 +71,12 @@ impl Registry {
         self.factories.contains_key(name)
     }
 
+    /// Whether objects of this agent may carry several tasks ([`Agent::REUSABLE`]).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn is_reusable(&self, name: &str) -> bool {
+        self.reusable.contains(name)
+    }
+
     /// Makes an object of this agent and prepares it, for the next child of this process that names it.
     ///
     /// # Errors
@@ -72,6 +87,12 @@ impl Registry {
         *self.ready.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((name.to_owned(), runner));
         Ok(())
+    }
+
+    /// For a process that may carry several tasks.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn keeping(&self) -> Self {
+        Self { keeps: true, ..self.clone() }
     }
 
     fn make(&self, name: &str) -> Result<Box<dyn Runner>, Failure> {
@@ -89,6 +110,14 @@ impl Registry {
         ready.take_if(|(ready, _)| ready == name).map(|(_, runner)| runner)
     }
 
+    /// Keeps one that may run again, in a process that may have another task for it.
+    fn keep(&self, name: &str, runner: Box<dyn Runner>) {
+        if self.keeps && self.reusable.contains(name) {
+            *self.ready.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some((name.to_owned(), runner));
+        }
+    }
+
     /// Makes one object of the agent that the task names, unless one is prepared, and runs it.
     pub(crate) fn run(&self, session: &mut Session) -> Result<Reply, Failure> {
         let spec = session.shared_spec();
@@ -97,9 +126,13 @@ impl Registry {
             None => self.make(&spec.agent)?,
         };
         let reply = runner.run(&spec.params, session)?;
-        let Some(schema) = &spec.output_schema else { return Ok(reply) };
+        let Some(schema) = &spec.output_schema else {
+            self.keep(&spec.agent, runner);
+            return Ok(reply);
+        };
         let again = |errors: &[String], session: &mut Session| runner.again(errors, session);
         let (answer, word) = second_turn::meet(schema, reply.into(), session, again);
+        self.keep(&spec.agent, runner);
         Ok(Reply { text: answer.text, is_json: answer.is_json, schema: Some(word) })
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use delegate_protocol::frame::PART;
-use delegate_protocol::message::DUMP_BYTES;
+use delegate_protocol::message::{DUMP_BYTES, Verdict};
 use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
 use delegate_protocol::{Answer, ChildMessage, Finish, Hello, TaskSpec};
@@ -30,7 +30,7 @@ use crate::mail::Mailbox;
 use crate::outbox::Taken;
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
-use crate::session::{Desk, Session, clock};
+use crate::session::{Desk, Session, Shown, clock};
 use crate::tail::clip;
 
 /// Stack of an agent, in bytes: what a main thread has, whichever thread really carries it.
@@ -55,7 +55,7 @@ pub struct Host {
 /// # Errors
 /// When the parent is gone or breaks the protocol. There is nobody left to tell then.
 pub fn serve(link: Link, registry: &Registry, host: Host) -> Result<(), LinkError> {
-    serve_until(link, registry, host, &Arc::default())
+    serve_until(link, registry, host, &Arc::default()).map(|_verdict| ())
 }
 
 /// As [`serve`], for a child of this very process, whose programs the parent can end by itself.
@@ -68,7 +68,7 @@ pub fn serve_beside(
     host: Host,
     ending: &Ending,
 ) -> Result<(), LinkError> {
-    serve_until(link, registry, host, &ending.0)
+    serve_until(link, registry, host, &ending.0).map(|_verdict| ())
 }
 
 /// Says to a child of this process that it is being ended, ahead of the interrupt on its line: an agent whose program
@@ -84,13 +84,13 @@ impl Ending {
     }
 }
 
-/// As [`serve`], with a token that the caller may watch.
+/// As [`serve`], with a token that the caller may watch. Gives what the last frame said.
 pub(crate) fn serve_until(
     link: Link,
     registry: &Registry,
     host: Host,
     token: &Arc<Token>,
-) -> Result<(), LinkError> {
+) -> Result<Verdict, LinkError> {
     let Link { incoming, mut outgoing } = link;
     outgoing.send(&ChildMessage::Hello(Hello {
         protocol: PROTOCOL_VERSION,
@@ -270,7 +270,10 @@ fn write(
     loop {
         let now = clock();
         let message = if let Some(sequence) = beats.due(now) {
-            ChildMessage::Beat(desk.account().beat(sequence, now))
+            match desk.show(now) {
+                Shown::OnPage => continue,
+                Shown::Nowhere => ChildMessage::Beat(desk.account().beat(sequence, now)),
+            }
         } else if desk.mail.take_dump_request() {
             ChildMessage::Dump { text: dump_of(desk, pid) }
         } else if let Some((number, question)) = desk.mail.asks.take_unsent() {
@@ -319,7 +322,7 @@ fn dump_of(desk: &Desk, pid: u32) -> String {
 fn deliver(
     outgoing: &mut dyn Outgoing,
     (mut finish, answer): (Finish, LongText),
-) -> Result<(), LinkError> {
+) -> Result<Verdict, LinkError> {
     if answer.len() > INLINE_ANSWER {
         finish = in_parts(outgoing, finish, &answer)?;
     } else {
@@ -328,7 +331,8 @@ fn deliver(
             Err(error) => finish = failed(finish, unreadable(&error), 0),
         }
     }
-    outgoing.send(&ChildMessage::Finish(Box::new(finish)))
+    let verdict = finish.verdict;
+    outgoing.send(&ChildMessage::Finish(Box::new(finish))).map(|()| verdict)
 }
 
 fn in_parts(
@@ -360,7 +364,6 @@ mod tests {
     use crate::link::{self, Next};
     use crate::session::Session;
     use delegate_protocol::frame::{Decoder, Encoder};
-    use delegate_protocol::message::Verdict;
     use delegate_protocol::{ParentEnd, ParentMessage, spec::sample};
 
     struct Never;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use delegate_protocol::outcome::{
     Approval, NAME_BYTES, PATH_BYTES, PREVIEW_BYTES, REQUEST_BYTES, ToolEnd,
 };
+use delegate_protocol::page;
 use delegate_protocol::{
     Answer, ChildEvent, Note, Question, Routing, TaskSpec, Tokens, Value, spelling, tool_text,
 };
@@ -42,6 +43,21 @@ const ARGS: usize = 1024 * 1024;
 #[expect(clippy::disallowed_methods, reason = "one of the files that wait; the rest is told")]
 pub(crate) fn clock() -> Instant {
     Instant::now()
+}
+
+/// The same as other processes of this machine read it, in milliseconds.
+fn machine_clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0)
+}
+
+/// Where a heartbeat record stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// On the page: nobody has to be told.
+    OnPage,
+    /// There is no page: it is to be sent.
+    Nowhere,
 }
 
 /// What the agent's thread and the writer share.
@@ -98,6 +114,16 @@ impl Desk {
         self.outbox.poke();
     }
 
+    /// Writes the record of now where the parent looks by itself.
+    pub(crate) fn show(&self, now: Instant) -> Shown {
+        let Some(page) = self.token.page() else { return Shown::Nowhere };
+        // Held while it is written: there are two that write.
+        let mut account = self.account();
+        let beat = account.next_beat(now);
+        page::write(page.words(), &page::Record { beat, at_ms: machine_clock() });
+        Shown::OnPage
+    }
+
     pub(crate) fn parent_is_gone(&self) -> bool {
         self.token.raised() == Some(Reason::ParentGone)
     }
@@ -149,7 +175,7 @@ impl Session {
         &self.spec
     }
 
-    /// One atomic load.
+    /// An atomic load or two.
     ///
     /// # Errors
     /// [`Interrupted`] once the child was asked to stop, or its parent is gone.
@@ -161,6 +187,23 @@ impl Session {
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.desk.token.is_raised()
+    }
+
+    /// Waits, and returns at once when the child is asked to stop, or its parent is gone.
+    ///
+    /// # Errors
+    /// [`Interrupted`], when it was.
+    pub fn wait(&self, time: Duration) -> Result<(), Interrupted> {
+        let until = clock().checked_add(time);
+        loop {
+            self.checkpoint()?;
+            let left =
+                until.map_or(Duration::MAX, |until| until.saturating_duration_since(clock()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.desk.token.wait(left);
+        }
     }
 
     /// Calls `hook` when the child is asked to stop (at once if it was already), for agents that
@@ -390,6 +433,8 @@ impl Session {
     pub fn alive(&mut self) {
         self.content("alive");
         self.desk.account().untold();
+        // No event tells it, and on a page it costs nothing to tell it now.
+        self.desk.show(clock());
     }
 
     /// The empty answer that follows is meant to be empty.

@@ -1,5 +1,5 @@
 //! The worker role of a program: descriptor 3 is the line to the parent, 4 the line to the
-//! supervisor. A [`template`] comes to the same by another way.
+//! supervisor, 6 the page that is shared with the parent, if there is one. A [`template`] comes to the same by another way.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -9,15 +9,22 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use delegate_protocol::message::Verdict;
+use ownership::page::Page;
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::cancel::{Reason, Token};
+use crate::hook;
 use crate::kept::Kept;
 use crate::link::{self, Link, LinkError};
 use crate::owner_source::OwnerSource;
 use crate::registry::Registry;
 use crate::serve::{Host, serve_until};
 
+#[cfg(target_os = "linux")]
+pub mod again;
+#[cfg(target_os = "linux")]
+mod state;
 #[cfg(target_os = "linux")]
 pub mod template;
 
@@ -29,6 +36,9 @@ pub const LINE_FD: i32 = 3;
 
 /// The line to the supervisor.
 pub const OWNER_FD: i32 = 4;
+
+/// The page that is shared with the parent. A worker that gets none does everything in frames.
+pub const PAGE_FD: i32 = 6;
 
 /// Time that an agent has to unwind once the parent is gone. Then the process ends itself: an agent
 /// that never looks at its session must not outlive the one who asked for it, even where no
@@ -51,8 +61,9 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
     if role != WORKER_ROLE {
         return None;
     }
-    // Both before anything else opens a descriptor: a free number would be somebody else's soon.
+    // All before anything else opens a descriptor: a free number would be somebody else's soon.
     let (line, owner) = (ownership::inherit::take(LINE_FD), ownership::inherit::take(OWNER_FD));
+    let page = Page::inherited(PAGE_FD);
     let line = match line.map(link::socket) {
         Ok(line) => line,
         Err(error) => {
@@ -60,23 +71,18 @@ pub fn run_if_asked(registry: &Registry) -> Option<ExitCode> {
             return Some(ExitCode::from(2));
         }
     };
-    Some(carry(line, owner.ok(), registry))
+    Some(carry(line, owner.ok(), page, registry))
 }
 
 /// Carries one task over this line.
-fn carry(line: Link, owner: Option<OwnedFd>, registry: &Registry) -> ExitCode {
-    let host = Host {
-        owner: OwnerSource::of(owner.map(ownership::Owner::inherited)),
-        output: Kept::of_process(),
-        pid: std::process::id(),
-        program_version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
-    let token = Arc::new(Token::default());
-    // Dropped when the task is carried: then nobody has to be ended.
-    let (_carried, watched) = bounded(0);
-    leave_when_orphaned(&token, watched);
-    match serve_until(line, registry, host, &token) {
-        Ok(()) => ExitCode::SUCCESS,
+fn carry(
+    line: Link,
+    owner: Option<OwnedFd>,
+    page: io::Result<Page>,
+    registry: &Registry,
+) -> ExitCode {
+    match carry_one(line, owner.map(ownership::Owner::inherited), page, registry) {
+        Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             if !matches!(error, LinkError::Closed) {
                 say(&error.to_string());
@@ -84,6 +90,33 @@ fn carry(line: Link, owner: Option<OwnedFd>, registry: &Registry) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn carry_one(
+    line: Link,
+    owner: Option<ownership::Owner>,
+    page: io::Result<Page>,
+    registry: &Registry,
+) -> Result<Verdict, LinkError> {
+    let page = match page {
+        Ok(page) if !hook::is_off("page") => Some(Arc::new(page)),
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!(%error, "no page");
+            None
+        }
+    };
+    let host = Host {
+        owner: OwnerSource::of(owner),
+        output: Kept::of_process(),
+        pid: std::process::id(),
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let token = Arc::new(Token::on(page));
+    // Dropped when the task is carried: then nobody has to be ended.
+    let (_carried, watched) = bounded(0);
+    leave_when_orphaned(&token, watched);
+    serve_until(line, registry, host, &token)
 }
 
 /// Ends this process when its parent is gone and the agent does not unwind.

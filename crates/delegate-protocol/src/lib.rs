@@ -38,6 +38,7 @@ pub mod job;
 pub mod lease;
 pub mod message;
 pub mod outcome;
+pub mod page;
 pub mod routing;
 pub mod spec;
 pub mod spelling;

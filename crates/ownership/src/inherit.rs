@@ -1,5 +1,5 @@
 //! Takes over descriptors that a process inherited under an agreed number: a worker's line to its
-//! parent, and its line to the supervisor.
+//! parent, its line to the supervisor, and the page that it shares with its parent.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -13,6 +13,17 @@ use std::os::fd::{OwnedFd, RawFd};
 /// is no ownership.
 #[cfg(target_os = "linux")]
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    take_if(number, rustix::fs::FileType::Socket, libc::ENOTSOCK)
+}
+
+/// The same of memory ([`crate::page`]).
+#[cfg(target_os = "linux")]
+pub(crate) fn take_memory(number: RawFd) -> io::Result<OwnedFd> {
+    take_if(number, rustix::fs::FileType::RegularFile, libc::EINVAL)
+}
+
+#[cfg(target_os = "linux")]
+fn take_if(number: RawFd, kind: rustix::fs::FileType, other: i32) -> io::Result<OwnedFd> {
     use std::os::fd::IntoRawFd;
     use std::sync::{Mutex, PoisonError};
 
@@ -28,7 +39,7 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     }
     let fd = crate::sys::process::inherited(number)
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-    match prepare(&fd) {
+    match prepare(&fd, kind, other) {
         Ok(()) => {
             taken.push(number);
             Ok(fd)
@@ -42,10 +53,14 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
 }
 
 #[cfg(target_os = "linux")]
-fn prepare(fd: &OwnedFd) -> io::Result<()> {
+fn prepare(fd: &OwnedFd, kind: rustix::fs::FileType, other: i32) -> io::Result<()> {
     use rustix::fs::{FileType, fstat};
-    if FileType::from_raw_mode(fstat(fd)?.st_mode) != FileType::Socket {
-        return Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
+    if FileType::from_raw_mode(fstat(fd)?.st_mode) != kind {
+        return Err(io::Error::from_raw_os_error(other));
+    }
+    if kind == FileType::RegularFile {
+        // Only memory has seals (man 2 fcntl); a file of somebody else's is not ours to take.
+        rustix::fs::fcntl_get_seals(fd)?;
     }
     Ok(rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC)?)
 }

@@ -14,6 +14,8 @@ pub mod containment;
 pub mod exempt;
 pub mod exit;
 pub mod group;
+#[cfg(target_os = "linux")]
+pub mod handover;
 pub mod inherit;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod janitor;
@@ -24,6 +26,7 @@ pub mod keep;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod ledger;
 pub mod owner;
+pub mod page;
 pub mod program;
 #[cfg(target_os = "linux")]
 pub mod re_executed;

@@ -9,10 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use ownership::page::Page;
 use ownership::template::{Served, Template};
 use serde::{Deserialize, Serialize};
 
-use super::{LINE_FD, OWNER_FD, carry, say};
+use super::again::{self, AGAIN_FD};
+use super::{LINE_FD, OWNER_FD, PAGE_FD, carry, say};
 use crate::agent::Failure;
 use crate::guard;
 use crate::link;
@@ -43,6 +45,9 @@ pub struct Prepared {
     pub agent: String,
     /// Agents of the program, sorted.
     pub agents: Vec<String>,
+    /// Whether the agent says that a worker may carry several tasks ([`crate::Agent::REUSABLE`]).
+    #[serde(default)]
+    pub reusable: bool,
     /// Why it cannot be used, for people.
     pub failed: Option<String>,
     /// Microseconds that preparing took.
@@ -82,6 +87,7 @@ pub(super) fn run(registry: &Registry, agent: &str) -> ExitCode {
     let mut prepared = Prepared {
         agent: agent.to_owned(),
         agents: registry.names(),
+        reusable: registry.is_reusable(agent),
         failed: None,
         prepare_us: 0,
         fork_us: 0,
@@ -165,17 +171,22 @@ fn micros(time: Duration) -> u64 {
 
 /// In each copy: a worker like any other.
 fn child(given: Vec<(i32, OwnedFd)>, registry: &Registry) -> ExitCode {
-    let (mut line, mut owner) = (None, None);
+    let (mut line, mut owner, mut page, mut more) = (None, None, None, None);
     for (number, fd) in given {
         match number {
             LINE_FD => line = Some(fd),
             OWNER_FD => owner = Some(fd),
+            PAGE_FD => page = Some(fd),
+            AGAIN_FD => more = Some(fd),
             _ => {}
         }
     }
-    match line.map(link::socket) {
-        Some(line) => carry(line, owner, registry),
-        None => {
+    let none = || Err(std::io::ErrorKind::NotFound.into());
+    let page = page.map_or_else(none, Page::open);
+    match (line, more) {
+        (Some(line), None) => carry(link::socket(line), owner, page, registry),
+        (Some(line), Some(more)) => again::carry(line, owner, page, &more, &registry.keeping()),
+        (None, _) => {
             say("a copy got no line to its parent");
             ExitCode::from(2)
         }

@@ -53,6 +53,7 @@ pub(crate) enum Id {
     PoolMinIdle,
     PoolMaxIdle,
     PoolIdle,
+    PoolMaxUses,
     CredentialPools,
     CredentialPoolStrategies,
     ProviderLimits,

@@ -332,6 +332,7 @@ pub(crate) fn apply(settings: &mut Settings, id: Id, value: &Typed) {
         Id::PoolMinIdle => set(&mut settings.pool.min_idle, value.count()),
         Id::PoolMaxIdle => set(&mut settings.pool.max_idle, value.count()),
         Id::PoolIdle => set(&mut settings.pool.idle, value.time()),
+        Id::PoolMaxUses => set(&mut settings.pool.max_uses, value.count()),
         Id::JanitorAtStart => set(&mut settings.janitor_at_start, value.at_start()),
         Id::CredentialPools => settings.credential_pools = value.text().map(PathBuf::from),
         Id::CredentialPoolStrategies => settings.credential_pool_strategies = value.strategies(),

@@ -77,6 +77,7 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::PoolMinIdle => count(settings.pool.min_idle),
         Id::PoolMaxIdle => count(settings.pool.max_idle),
         Id::PoolIdle => seconds(settings.pool.idle),
+        Id::PoolMaxUses => count(settings.pool.max_uses),
         Id::JanitorAtStart => Value::from(settings.janitor_at_start.word()),
         Id::BackgroundOverflow => Value::from(settings.background_overflow.word()),
         Id::IndependentCompletions => Value::Bool(settings.independent_completions),

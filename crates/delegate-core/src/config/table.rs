@@ -26,7 +26,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 47] = [
+pub(crate) const KEYS: [KeyInfo; 48] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -324,6 +324,7 @@ pub(crate) const KEYS: [KeyInfo; 47] = [
     launching::POOL_MIN_IDLE,
     launching::POOL_MAX_IDLE,
     launching::POOL_IDLE,
+    launching::POOL_MAX_USES,
     KeyInfo {
         id: Id::CredentialPools,
         name: "credential_pools",

@@ -125,7 +125,7 @@ fn every_key_reaches_its_setting() {
   worktree_isolation: true
   janitor_at_start: report
   launcher: pool
-  pool: {min_idle: 2, max_idle: 9, idle: 5s}
+  pool: {min_idle: 2, max_idle: 9, idle: 5s, max_uses: 3}
   credential_pools: ' /etc/keys.yaml '
   credential_pool_strategies: {a: round_robin, 'custom:b': least_used}
   provider_limits: {a: {max_concurrent_calls: 4, requests_per_minute: 60}, b: {}}
@@ -181,7 +181,7 @@ fn every_key_reaches_its_setting() {
         worktree_isolation: true,
         janitor_at_start: AtStart::Report,
         launcher: LauncherWish::Pool,
-        pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5) },
+        pool: Pool { min_idle: 2, max_idle: 9, idle: Duration::from_secs(5), max_uses: 3 },
         credential_pools: Some("/etc/keys.yaml".into()),
         credential_pool_strategies: [
             ("a".to_owned(), PoolStrategy::RoundRobin),

@@ -53,11 +53,13 @@ pub struct Pool {
     pub max_idle: u32,
     /// Those above `min_idle` leave after this time without a launch.
     pub idle: Duration,
+    /// Tasks that one worker carries at most; more than one only with an agent that says that it is reusable.
+    pub max_uses: u32,
 }
 
 impl Default for Pool {
     fn default() -> Self {
-        Self { min_idle: 0, max_idle: 4, idle: Duration::from_secs(30) }
+        Self { min_idle: 0, max_idle: 4, idle: Duration::from_secs(30), max_uses: 1 }
     }
 }
 

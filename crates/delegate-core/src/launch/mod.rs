@@ -23,6 +23,7 @@ use std::time::Duration;
 use delegate_child::Registry;
 use delegate_child::link::ParentHalf;
 use delegate_protocol::Isolation;
+use ownership::page::Page;
 use ownership::{ChildEvent, Owned, Owner};
 
 pub(crate) use self::records::Records;
@@ -33,8 +34,8 @@ pub type Sink = Arc<dyn Fn(ChildEvent) + Send + Sync>;
 /// Wakes the reader of a thread's line.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// Descriptors that one child needs here: its line, two pipes, and while it starts their other ends.
-const PER_PROCESS: u64 = 6;
+/// Descriptors that one child needs here: its line, two pipes, and while it starts their other ends and its page.
+const PER_PROCESS: u64 = 7;
 
 /// The same of a thread: two pipes with both ends, and what a program that it runs needs: four pipes
 /// with both ends, a pidfd.
@@ -91,6 +92,8 @@ pub struct Launch {
     pub sink: Sink,
     /// Wakes the reader of its line (threads only).
     pub waker: Waker,
+    /// Where it hears of further tasks (copies of a template only).
+    pub again: Option<Arc<OwnedFd>>,
 }
 
 /// A worker that was started.
@@ -106,6 +109,8 @@ pub struct Launched {
     pub line: Line,
     /// Standard output and error of a process, or of what a thread runs.
     pub output: Option<(OwnedFd, OwnedFd)>,
+    /// The page that it shares with us.
+    pub page: Option<Page>,
 }
 
 /// The parent's end of a line.
@@ -133,8 +138,8 @@ pub struct StartFailure {
 /// Ends, stops and continues a worker and everything that it started.
 #[derive(Debug)]
 pub enum Handle {
-    /// A process and its scope.
-    Process(Owned),
+    /// A process and its scope. Shared with a pool that may use it again.
+    Process(Arc<Owned>),
     /// A thread and the scope of what it started.
     Thread(Arc<thread::LazyScope>),
 }

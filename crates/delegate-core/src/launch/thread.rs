@@ -48,6 +48,8 @@ pub(super) fn launch(
         handle: Handle::Thread(scope),
         line: Line::Memory(half),
         output: Some(output),
+        // It is told by its token, and tells by frames that are memory already.
+        page: None,
     })
 }
 
@@ -229,6 +231,7 @@ mod tests {
             containment: ownership::Containment::Auto,
             sink: Arc::new(|_| {}),
             waker: Arc::new(|| {}),
+            again: None,
         };
         let launched = launch_for_test(&registry, launch);
         let Line::Memory(half) = launched.line else { panic!("a thread has no socket") };

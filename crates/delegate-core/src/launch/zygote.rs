@@ -95,7 +95,7 @@ impl Zygotes {
             {
                 Ok(owned) => {
                     lock(&state).deaths = 0;
-                    return Ok(ours.launched(owned, "zygote"));
+                    return Ok(ours.launched(Arc::new(owned), "zygote"));
                 }
                 Err(error) => {
                     tracing::debug!(target: "delegate::launch::zygote", %error, "no copy");
@@ -103,7 +103,8 @@ impl Zygotes {
                 }
             }
         }
-        exec::launch(&self.worker, launch)
+        // An executed worker carries one task.
+        exec::launch(&self.worker, Launch { again: None, ..launch })
     }
 
     /// What is known of each template, by agent.
@@ -133,6 +134,13 @@ impl Zygotes {
     #[must_use]
     pub fn unfit(&self, agent: &str) -> Option<String> {
         lock(&self.state(agent)).unfit.clone()
+    }
+
+    /// Whether a worker of this agent may carry several tasks. The template says it, so it is started.
+    pub(super) fn is_reusable(&self, agent: &str) -> bool {
+        let state = self.state(agent);
+        let is_there = self.template(&state, agent).is_some();
+        is_there && lock(&state).prepared.as_ref().is_some_and(|prepared| prepared.reusable)
     }
 
     fn state(&self, agent: &str) -> Arc<Mutex<State>> {
@@ -274,6 +282,7 @@ mod tests {
         Prepared {
             agent: "a".into(),
             agents: Vec::new(),
+            reusable: false,
             failed: None,
             prepare_us,
             fork_us,

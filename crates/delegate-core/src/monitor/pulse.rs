@@ -20,6 +20,10 @@ pub struct Pulse {
     last: &'static str,
     /// What the last beat counted.
     beat: Beat,
+    /// Model calls that events have told.
+    told_calls: u64,
+    /// When the last event came.
+    told_at: Option<Duration>,
 }
 
 impl Default for Pulse {
@@ -30,6 +34,8 @@ impl Default for Pulse {
             started: (0, None),
             last: "",
             beat: Beat::default(),
+            told_calls: 0,
+            told_at: None,
         }
     }
 }
@@ -55,6 +61,7 @@ impl Pulse {
 
     /// Takes an event that came at `now`.
     pub fn event(&mut self, event: &ChildEvent, now: Duration) {
+        self.told_at = Some(now);
         let last = match event {
             ChildEvent::Text { .. } => "writing",
             ChildEvent::Thinking { .. } => "thinking",
@@ -70,7 +77,8 @@ impl Pulse {
                 "done with a tool"
             }
             ChildEvent::Note(Note::Call { .. }) => {
-                self.activity.api_calls = self.activity.api_calls.saturating_add(1);
+                self.told_calls = self.told_calls.saturating_add(1);
+                self.activity.api_calls = self.activity.api_calls.max(self.told_calls);
                 "done with a model call"
             }
             ChildEvent::Note(Note::File { .. }) => "working on files",
@@ -107,6 +115,15 @@ impl Pulse {
         self.activity.api_calls = self.activity.api_calls.max(beat.api_calls);
         self.set_tool(beat.current_tool.clone());
         self.beat = beat;
+    }
+
+    /// Takes a beat that was found on the page, where it was written at `written`. It may be older than events that
+    /// have come, and ahead of others that are on their way: the tool is that of whichever is younger.
+    pub fn record(&mut self, mut beat: Beat, written: Duration) {
+        if self.told_at.is_some_and(|told| told >= written) {
+            beat.current_tool.clone_from(&self.tool);
+        }
+        self.beat(beat, written);
     }
 
     fn set_tool(&mut self, tool: Option<String>) {
@@ -210,6 +227,30 @@ mod tests {
         pulse.beat(Beat { api_calls: 1, current_tool: grep, ..Beat::default() }, at(3));
         let seen = pulse.activity();
         assert_eq!((seen.marks, seen.at, seen.api_calls), (2, at(2), 1));
+    }
+
+    /// A page is no part of the stream.
+    #[test]
+    fn a_record_may_be_older_than_events_or_ahead_of_them() {
+        let mut pulse = Pulse::default();
+        pulse.event(&tool("grep"), at(10));
+        let before = pulse.activity();
+        pulse.record(Beat::default(), at(9));
+        assert_eq!(
+            (pulse.tool(), pulse.activity()),
+            (Some("grep"), before),
+            "it had not begun then"
+        );
+        pulse.record(Beat::default(), at(11));
+        assert_eq!(pulse.tool(), None, "its end is on its way");
+        let mut pulse = Pulse::default();
+        pulse.event(&call(), at(1));
+        pulse.record(Beat { api_calls: 3, ..Beat::default() }, at(2));
+        pulse.event(&call(), at(3));
+        pulse.event(&call(), at(3));
+        assert_eq!(pulse.activity().api_calls, 3, "none of them is counted twice");
+        pulse.event(&call(), at(4));
+        assert_eq!(pulse.activity().api_calls, 4);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
 use self::positions::Positions;
-use super::child_io::{Command, Shared, Told};
+use super::child_io::{Command, Told};
 use super::clock::{Clock, ManualClock};
 use super::common::Common;
 use super::control::{ControlState, Ended};
@@ -40,6 +40,7 @@ use super::manifest;
 use super::nest::{Kin, Nest};
 use super::outlet::Outlet;
 use super::reply::Reply;
+use super::shared::Shared;
 use crate::collect::Said;
 use crate::collect::cost::Spending;
 use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
@@ -327,6 +328,7 @@ impl Loop {
 
     fn look_at(&mut self, index: u32) {
         if let Some(active) = self.active.get(&index) {
+            active.shared.look(self.clock.now());
             let activity = active.shared.pulse.borrow().activity();
             self.child_step(index, Input::Activity(activity));
         }

@@ -3,8 +3,6 @@
 //! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
 //! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -14,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use delegate_protocol::ask::QUESTIONS;
 use delegate_protocol::frame::{Decoder, Encoder};
 use delegate_protocol::message::Verdict;
-use delegate_protocol::outcome::{Approval, NAME_BYTES};
+use delegate_protocol::outcome::Approval;
 use delegate_protocol::{
-    Answer, Beat, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, Note, ParentEnd,
+    Answer, ChildEvent, ChildMessage, Event, Finish, FrameError, Hello, Note, ParentEnd,
     ParentMessage, Question, SubagentId, version,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::clock::Clock;
 use super::control::ControlState;
@@ -28,10 +26,10 @@ use super::line::{self, LineReader, LineWriter, Over};
 use super::mentions::Mentions;
 use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
-use super::tails::{Ring, keep_tail};
+use super::shared::{Shared, bounded};
+use super::tails::{Ring, cut_to_tail, keep_tail};
 use super::tool_names::ToolNames;
-use crate::collect::{Said, cut_off};
-use crate::monitor::Pulse;
+use crate::collect::Said;
 use crate::store::{Log, spill};
 use crate::tree::{Account, Refusal};
 
@@ -94,29 +92,6 @@ pub(super) struct ChildIo {
     pub(super) files: Mentions,
 }
 
-/// What the loop may look at while a child runs.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) pulse: RefCell<Pulse>,
-    /// What it says that it is doing, once it was asked.
-    pub(super) own_word: RefCell<Option<String>>,
-    pub(super) answered: Notify,
-    /// Words that are to be sent, once it has its task.
-    pub(super) steers: RefCell<VecDeque<(u64, String)>>,
-    pub(super) steered: Notify,
-}
-
-impl Shared {
-    async fn next_steer(&self) -> ParentMessage {
-        loop {
-            if let Some((number, text)) = self.steers.borrow_mut().pop_front() {
-                return ParentMessage::Steer { number, text };
-            }
-            self.steered.notified().await;
-        }
-    }
-}
-
 impl ChildIo {
     /// Runs to the end and gives what there was.
     pub(super) async fn run(self, tell: impl Fn(Told)) -> Box<Said> {
@@ -153,6 +128,10 @@ impl ChildIo {
             never = write => match never {},
         };
         intake.flush_tools().await;
+        if let Some(beat) = intake.shared.page.last_beat() {
+            intake.said.spent.beat(&beat);
+        }
+        cut_to_tail(&mut intake.said.last_text, LAST_TEXT);
         intake.said.stderr = stderr.into_bytes();
         intake.said.lost = self.journal.lost.get();
         intake.drop_answer().await;
@@ -465,12 +444,4 @@ impl Intake {
             spill::Rest::NotKept { reason } => self.said.answer.not_kept = Some(reason),
         }
     }
-}
-
-/// A worker of another make may name a tool as long as it likes.
-fn bounded(mut beat: Beat) -> Beat {
-    if let Some(tool) = &mut beat.current_tool {
-        cut_off(tool, NAME_BYTES);
-    }
-    beat
 }

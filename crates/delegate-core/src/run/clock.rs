@@ -32,6 +32,12 @@ impl ManualClock {
     }
 }
 
+/// The clock that all processes of this machine share, in milliseconds. Reading it is no system call.
+pub(super) fn machine_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0)
+}
+
 /// Time since the batch began.
 #[derive(Debug, Clone)]
 pub(super) enum Clock {

@@ -50,6 +50,7 @@ pub(crate) mod nest;
 pub(crate) mod outlet;
 mod reply;
 mod sets;
+mod shared;
 mod steers;
 mod tails;
 mod tool_names;

@@ -2,17 +2,22 @@
 
 use std::collections::VecDeque;
 
-/// Appends and keeps the last `most` bytes, cut between characters.
+/// Appends and keeps the last `most` bytes and some before them, cut between characters.
 pub(super) fn keep_tail(kept: &mut String, text: &str, most: usize) {
     kept.push_str(text);
     // Cutting at twice the size keeps this linear.
     if kept.len() > 2 * most {
-        let mut cut = kept.len() - most;
-        while !kept.is_char_boundary(cut) {
-            cut += 1;
-        }
-        kept.drain(..cut);
+        cut_to_tail(kept, most);
     }
+}
+
+/// Leaves the last `most` bytes, cut between characters: the same ones in whatever pieces they came.
+pub(super) fn cut_to_tail(kept: &mut String, most: usize) {
+    let mut cut = kept.len().saturating_sub(most);
+    while !kept.is_char_boundary(cut) {
+        cut += 1;
+    }
+    kept.drain(..cut);
 }
 
 /// The last bytes of a stream.
@@ -49,6 +54,25 @@ mod tests {
             ring.push(piece.as_bytes());
         }
         assert_eq!(ring.into_bytes(), b"ghij");
+    }
+
+    #[test]
+    fn a_tail_does_not_depend_on_the_pieces_that_it_came_in() {
+        let text: String = (0..1000).map(|number| format!("{number} ö ")).collect();
+        let letters: Vec<char> = text.chars().collect();
+        let tails: Vec<String> = [1, 7, 64, 5000]
+            .iter()
+            .map(|piece| {
+                let mut kept = String::new();
+                for piece in letters.chunks(*piece) {
+                    keep_tail(&mut kept, &piece.iter().collect::<String>(), 100);
+                }
+                cut_to_tail(&mut kept, 100);
+                kept
+            })
+            .collect();
+        assert!(tails.iter().all(|tail| *tail == tails[0] && text.ends_with(tail)), "{tails:?}");
+        assert!((99..=100).contains(&tails[0].len()));
     }
 
     #[test]

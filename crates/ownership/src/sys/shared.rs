@@ -1,10 +1,11 @@
-//! Memory that several processes see: a sealed memfd of 64-bit words, mapped shared.
+//! Memory that several processes see: a sealed memfd of words, mapped shared. [`Shared`] is the guards' table, [`Small`]
+//! what a parent and one child see ([`crate::page`]).
 #![expect(unsafe_code, reason = "mapping memory")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicI32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -14,48 +15,26 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// Words that other processes may change at any time.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    base: NonNull<AtomicU64>,
+    mapping: Mapping,
     words: usize,
     memfd: OwnedFd,
 }
 
-// SAFETY: only atomics are reached through it.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
 impl Shared {
     /// `words` zeros. Pages that are never written to take no memory.
     pub(crate) fn create(words: usize) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memfd = rustix::fs::memfd_create("table", flags)?;
-        let bytes = u64::try_from(bytes(words)?).map_err(io::Error::other)?;
-        rustix::fs::ftruncate(&memfd, bytes)?;
-        rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
+        let memfd = sealed("table", bytes(words)?)?;
         Self::map(memfd, words)
     }
 
     /// The memory that another process made with [`Shared::create`].
     pub(crate) fn open(memfd: OwnedFd, words: usize) -> io::Result<Self> {
-        let sealed = rustix::fs::fcntl_get_seals(&memfd)?.contains(SEALS);
-        let size = usize::try_from(rustix::fs::fstat(&memfd)?.st_size).unwrap_or(0);
-        if !sealed || size < bytes(words)? {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
+        check(&memfd, bytes(words)?)?;
         Self::map(memfd, words)
     }
 
     fn map(memfd: OwnedFd, words: usize) -> io::Result<Self> {
-        let length = bytes(words)?;
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let number = memfd.as_raw_fd();
-        // SAFETY: a new mapping touches no memory that exists.
-        let base =
-            unsafe { libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, number, 0) };
-        match NonNull::new(base.cast::<AtomicU64>()).filter(|_| base != libc::MAP_FAILED) {
-            Some(base) => Ok(Self { base, words, memfd }),
-            None => Err(io::Error::last_os_error()),
-        }
+        Ok(Self { mapping: Mapping::of(&memfd, bytes(words)?)?, words, memfd })
     }
 
     /// The descriptor to hand to another process.
@@ -64,18 +43,83 @@ impl Shared {
     }
 
     pub(crate) fn words(&self) -> &[AtomicU64] {
+        let base = self.mapping.base.as_ptr().cast::<AtomicU64>();
         // SAFETY: the mapping is that long, aligned to a page, and lives as long as this value.
-        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
+        unsafe { std::slice::from_raw_parts(base, self.words) }
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if let Ok(length) = bytes(self.words) {
-            // SAFETY: our own mapping; `words` borrows from this value.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), length) };
+/// The same of half-sized words, as the kernel's `futex` wants them, without its descriptor: one less for each child.
+#[derive(Debug)]
+pub(crate) struct Small(Mapping);
+
+impl Small {
+    /// So many zeros, and the descriptor for the other process.
+    pub(crate) fn create(words: usize) -> io::Result<(Self, OwnedFd)> {
+        let memfd = sealed("delegate-page", words * size_of::<u32>())?;
+        Ok((Self(Mapping::of(&memfd, words * size_of::<u32>())?), memfd))
+    }
+
+    /// The memory that another process made with [`Small::create`].
+    pub(crate) fn open(memfd: &OwnedFd, words: usize) -> io::Result<Self> {
+        check(memfd, words * size_of::<u32>())?;
+        Ok(Self(Mapping::of(memfd, words * size_of::<u32>())?))
+    }
+
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        let base = self.0.base.as_ptr().cast::<AtomicU32>();
+        // SAFETY: the mapping is that long, aligned to a page, and lives as long as this value.
+        unsafe { std::slice::from_raw_parts(base, self.0.length / size_of::<u32>()) }
+    }
+}
+
+/// A shared mapping, for as long as this value lives.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<libc::c_void>,
+    length: usize,
+}
+
+// SAFETY: only atomics are reached through it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of(memfd: &OwnedFd, length: usize) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let number = memfd.as_raw_fd();
+        // SAFETY: a new mapping touches no memory that exists.
+        let base =
+            unsafe { libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, number, 0) };
+        match NonNull::new(base).filter(|_| base != libc::MAP_FAILED) {
+            Some(base) => Ok(Self { base, length }),
+            None => Err(io::Error::last_os_error()),
         }
     }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; what was borrowed of it borrowed from this value.
+        unsafe { libc::munmap(self.base.as_ptr(), self.length) };
+    }
+}
+
+/// A memfd of this size that keeps it.
+fn sealed(name: &str, bytes: usize) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memfd = rustix::fs::memfd_create(name, flags)?;
+    rustix::fs::ftruncate(&memfd, u64::try_from(bytes).map_err(io::Error::other)?)?;
+    rustix::fs::fcntl_add_seals(&memfd, SEALS)?;
+    Ok(memfd)
+}
+
+/// Whether it is one, of this size at least.
+fn check(memfd: &OwnedFd, bytes: usize) -> io::Result<()> {
+    let keeps = rustix::fs::fcntl_get_seals(memfd)?.contains(SEALS);
+    let size = usize::try_from(rustix::fs::fstat(memfd)?.st_size).unwrap_or(0);
+    if keeps && size >= bytes { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
 }
 
 /// The low half of a word, as the kernel's `pid_t *`.
@@ -114,5 +158,8 @@ mod tests {
         let small = Shared::create(16).expect("memory");
         let memfd = small.memfd().try_clone_to_owned().expect("descriptor");
         assert!(Shared::open(memfd, 1024).is_err());
+        assert!(
+            Small::open(&std::fs::File::open("/dev/null").expect("a file").into(), 16).is_err()
+        );
     }
 }

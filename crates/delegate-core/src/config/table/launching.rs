@@ -5,6 +5,9 @@ use super::{Id, KeyInfo, TENTH, Type, count, seconds};
 /// Most workers that are kept for nobody yet.
 const MOST_IDLE: u64 = 1024;
 
+/// Most tasks of one worker. What it leaks by then is bounded by what a process may have.
+const MOST_USES: u64 = 1_000_000;
+
 pub(super) const LAUNCHER: KeyInfo = KeyInfo {
     id: Id::Launcher,
     name: "launcher",
@@ -43,4 +46,14 @@ pub(super) const POOL_IDLE: KeyInfo = KeyInfo {
     also: None,
     sensitive: false,
     about: "Waiting workers above min_idle leave after this time without a launch.",
+};
+
+pub(super) const POOL_MAX_USES: KeyInfo = KeyInfo {
+    id: Id::PoolMaxUses,
+    name: "pool.max_uses",
+    kind: count(MOST_USES, false),
+    default: "1",
+    also: None,
+    sensitive: false,
+    about: "Tasks that one waiting worker carries at most, one after the other. More than 1 counts only for an agent that says that it is reusable, and a worker that a task has left changed carries no other (docs/launchers.md).",
 };

@@ -53,6 +53,7 @@ impl Loop {
             containment: self.batch.plan.settings.containment,
             sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
             waker: Arc::new(move || waked.notify_waiters()),
+            again: None,
         };
         self.active.insert(
             index,
@@ -119,12 +120,13 @@ impl Loop {
         let (journal, requested) = (self.journal(index), self.requested(index));
         let files = self.mentions(index);
         let Some(active) = self.active.get_mut(&index) else { return };
-        let Launched { pid, how, handle, line, output } = launched;
+        let Launched { pid, how, handle, line, output, page } = launched;
         if self.paused || active.stopped {
             handle.pause();
         }
         active.handle = Some(handle);
         active.how = Some(how);
+        active.shared.page.set(page);
         let result_file = self.batch.store.result_file(self.batch.run, index);
         let limit = self.batch.plan.settings.max_result_bytes;
         match line::split(line, &active.wake) {
@@ -191,13 +193,18 @@ impl Loop {
     }
 
     pub(super) fn interrupt(&mut self, index: u32) {
-        self.stop_below(index, CancelReason::Interrupt);
-        let Some(active) = self.active.get_mut(&index) else { return };
-        let mut frames = Vec::new();
-        match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
-            Ok(()) => active.command(Command { event: None, frames }),
-            Err(error) => tracing::error!(target: "delegate::run", %error, "no interrupt frame"),
+        if let Some(active) = self.active.get_mut(&index) {
+            active.shared.page.interrupt();
+            let mut frames = Vec::new();
+            match Encoder::<ParentEnd>::default().frame(&ParentMessage::Interrupt, &mut frames) {
+                Ok(()) => active.command(Command { event: None, frames }),
+                Err(error) => {
+                    tracing::error!(target: "delegate::run", %error, "no interrupt frame")
+                }
+            }
         }
+        // Itself first: else it may hear how those below it ended, and go on.
+        self.stop_below(index, CancelReason::Interrupt);
     }
 
     pub(super) fn terminate(&mut self, index: u32, grace: Duration) {

@@ -15,9 +15,12 @@ impl Loop {
         active.shared.steered.notify_one();
     }
 
-    pub(super) fn list(&self) -> List {
+    pub(super) fn list(&mut self) -> List {
         let mut active: Vec<u32> = self.monitor.active().collect();
         active.sort_unstable();
+        for index in &active {
+            self.look_at(*index);
+        }
         let children: Vec<_> = active.iter().filter_map(|index| self.describe(*index)).collect();
         let waiting = self.monitor.waiting();
         List {

@@ -22,6 +22,7 @@ impl Loop {
         let (Some(hooks), Some(active)) = (&self.hooks, self.active.get(&index)) else { return };
         let Some(watch) = self.monitor.watch(index) else { return };
         let now = self.clock.now();
+        active.shared.look(now);
         let pulse = active.shared.pulse.borrow();
         hooks.touch(Sign {
             child: active.child,
