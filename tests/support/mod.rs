@@ -53,11 +53,11 @@ fn third_of(name: &str) -> usize {
 
 /// Settings with that, for a test that builds its delegator itself.
 pub fn as_asked(settings: Settings) -> Settings {
-    let launcher = match settings.launcher {
-        LauncherWish::Auto => launcher(),
-        said => said,
-    };
-    Settings { launcher, ..settings }
+    if settings.launcher == LauncherWish::Auto {
+        Settings { launcher: launcher(), ..settings }
+    } else {
+        settings
+    }
 }
 
 /// The words of outcomes whose processes are started so. A pool has none that waits for the first child.

@@ -106,7 +106,12 @@ fn escape(dir: &Path) {
     let again = ledger.review(dir).expect("review");
     // But for how long ago they began.
     let ageless = |found: &[Leftover]| -> Vec<_> {
-        found.iter().cloned().map(|one| Leftover { seconds: 0, ..one }).collect()
+        let ageless = |one: &Leftover| {
+            let mut one = one.clone();
+            one.seconds = 0;
+            one
+        };
+        found.iter().map(ageless).collect()
     };
     let (again, before) = (ageless(&again.leftovers), ageless(&found.leftovers));
     assert_eq!(again, before, "nothing was done to them");
