@@ -118,7 +118,8 @@ fn half_a_checkout_is_removed_and_what_somebody_added_to_one_is_kept() {
     git(rig.dir(), &["commit", "-q", "-m", "second"]);
     rig.batch("b.yaml", &["touch ran"]);
     rig.batch("next.yaml", &["true"]);
-    let cases: [(&str, &dyn Fn(&Path)); 5] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&Path));
+    let cases: [Case<'_>; 5] = [
         ("nothing", &|_| ()),
         ("part", &|tree| fs::write(tree.join("z"), "la").unwrap()),
         ("other", &|tree| fs::write(tree.join("z"), "lost\n").unwrap()),

@@ -209,12 +209,13 @@ impl Client {
         let mut line = Vec::new();
         let mut bounded = self.stream.by_ref().take(LINE);
         let read = bounded.read_until(b'\n', &mut line);
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+        read.map_err(|error| {
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) {
                 let stopped = self.pid.is_some_and(is_stopped);
                 ControlError::Silent { pid: self.pid, stopped }
+            } else {
+                gone(&error)
             }
-            _ => gone(&error),
         })?;
         if line.last() != Some(&b'\n') {
             return Err(gone(&"it closed the line"));
