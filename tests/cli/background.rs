@@ -268,6 +268,25 @@ fn a_killed_run_is_shown_with_what_it_finished_and_resumed_without_doing_it_twic
     rig.wait_for_nobody();
 }
 
+/// One task of many megabytes does not make its run one that cannot be resumed.
+#[test]
+fn a_run_with_a_large_task_is_resumed_and_names_what_it_launches() {
+    let rig = Rig::new();
+    let goal = format!("much to say {}", "x".repeat(5 << 20));
+    let task = |goal: &str, script: &str| serde_json::json!({"goal": goal, "params": {"argv": ["sh", "-c", script]}});
+    let slow = "test -e gate || { touch up; sleep 600; }; echo again";
+    let tasks = [task("the quick one of them", "echo fast"), task(&goal, slow)];
+    rig.file("b.json", serde_json::json!({ "tasks": tasks }).to_string());
+    let mut killed = rig.start(["run", "b.json", "-j", "1"]);
+    wait_for("the second to run", || rig.path("up").exists().then_some(()));
+    killed.signal(Signal::KILL);
+    drop(killed.child().wait());
+    rig.wait_for_nobody();
+    open(&rig);
+    let said = rig.run(["resume", "latest"]);
+    said.expect(0).says("2 completed").says("much to say");
+}
+
 /// Records and logs of such processes do not pile up, however they ended: the last ones stay for whoever looks.
 #[test]
 fn what_is_written_of_processes_that_were_killed_goes_and_wait_says_what_became_of_them() {

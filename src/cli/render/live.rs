@@ -132,6 +132,11 @@ impl Model {
         let task = event.child().task_index();
         match event {
             Event::SpawnRequested { goal, .. } => {
+                // A resume announces nothing of what had ended before.
+                let before = usize::try_from(task).unwrap_or(0);
+                if self.labels.len() < before {
+                    self.labels.resize(before, Box::default());
+                }
                 self.name(task, goal);
                 self.waiting.insert(task);
             }
@@ -475,6 +480,16 @@ mod tests {
         assert!(model.running.is_empty() && model.waiting.is_empty());
         assert!(model.labels.iter().all(|label| columns(label) <= LABEL_COLUMNS));
         assert!(model.lines(at(0), 10, Style::PLAIN)[0].contains("5000 done, 5000 of them not"));
+    }
+
+    #[test]
+    fn a_resume_names_its_tasks_although_the_first_ones_had_ended_before() {
+        let events = [requested(2, "the third"), requested(4, "the last"), started(4, "", None)];
+        let model = model(&events);
+        assert_eq!([0, 2, 3, 4].map(|task| model.label(task)), ["", "the third", "", "the last"]);
+        let lines = model.lines(at(1), 9, Style::PLAIN);
+        assert_eq!(lines.len(), 2, "those that wait or run: {lines:?}");
+        assert!(lines[0].contains("the third") && lines[1].contains("the last"), "{lines:?}");
     }
 
     #[test]

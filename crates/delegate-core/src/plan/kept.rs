@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Plan, Task};
 
-/// Bytes of one task that are kept. A longer one is not: its batch file is the better place.
-pub const MAX_BYTES: usize = 4 << 20;
+/// Bytes of one task that are kept: any of a batch file, which has 64 MiB at most, and what encoding adds. A longer one, of
+/// a program, is not.
+pub const MAX_BYTES: usize = 65 << 20;
 
 /// Parts of a name (in small letters) that make a text below it a secret.
 const SECRET_NAMES: [&str; 10] = [
