@@ -13,6 +13,7 @@
 pub mod containment;
 pub mod exempt;
 pub mod exit;
+pub mod file_size;
 pub mod group;
 pub mod inherit;
 #[cfg(all(target_os = "linux", feature = "ledger"))]

@@ -35,14 +35,14 @@ impl Shared {
         Self::map(memfd, words)
     }
 
-    /// The memory that another process made with [`Shared::create`].
-    pub(crate) fn open(memfd: OwnedFd, words: usize) -> io::Result<Self> {
+    /// The memory that another process made with [`Shared::create`]: so many words at least.
+    pub(crate) fn open(memfd: OwnedFd, least: usize) -> io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(&memfd)?.contains(SEALS);
         let size = usize::try_from(rustix::fs::fstat(&memfd)?.st_size).unwrap_or(0);
-        if !sealed || size < bytes(words)? {
+        if !sealed || size < bytes(least)? {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        Self::map(memfd, words)
+        Self::map(memfd, size / size_of::<u64>())
     }
 
     fn map(memfd: OwnedFd, words: usize) -> io::Result<Self> {
