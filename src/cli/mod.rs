@@ -95,6 +95,8 @@ pub(crate) fn main() -> ExitCode {
     if let (Verb::Own(args), Ok(())) = (&cli.verb, &started) {
         return commands::own::run(args, &context);
     }
+    // Its program is to find what we found; everything else is ours.
+    ownership::file_size::limit_is_an_error();
     let result = started.and_then(|()| dispatch(&cli.verb, &context));
     match result {
         Ok(exit) => exit.into(),

@@ -390,3 +390,22 @@ fn prune_forgets_by_count_and_size_and_never_a_living_run() {
     let records = fs::read_dir(rig.path("state/background")).unwrap().count();
     assert_eq!(records, 0, "its record and log too");
 }
+
+/// The system's own words for it name no path and no remedy.
+#[test]
+fn a_runtime_directory_that_is_too_long_for_a_socket_is_said_with_path_and_remedy() {
+    let rig = Rig::new();
+    let file = rig.batch("b.yaml", &["true"]);
+    let long = rig.path(&format!("run/{}", "x".repeat(120)));
+    fs::create_dir_all(&long).unwrap();
+    let mut command = rig.command(["run", file, "--background"]);
+    let said = crate::rig::Said::of(command.env("XDG_RUNTIME_DIR", &long).output().unwrap());
+    assert_ne!(said.code, Some(0), "{said:?}");
+    for part in [long.to_str().unwrap(), "room for 107", "set XDG_RUNTIME_DIR to a directory"] {
+        assert!(said.err.contains(part), "{part}: {said:?}");
+    }
+    // A run that needs no such socket goes on as ever.
+    let mut command = rig.command(["run", file]);
+    let said = crate::rig::Said::of(command.env("XDG_RUNTIME_DIR", &long).output().unwrap());
+    said.expect(0);
+}

@@ -24,6 +24,8 @@ mod doctor;
 mod documents;
 #[cfg(target_os = "linux")]
 mod environments;
+#[cfg(target_os = "linux")]
+mod full_files;
 mod help;
 mod helpers;
 mod hostile;

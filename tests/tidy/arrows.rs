@@ -44,7 +44,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         &[
             &["exit", "hook", "crash", "program", "number"],
             &["containment", "spawn", "sys", "inherit"],
-            &["page"],
+            &["page", "file_size"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],
             &["cgroup", "keep", "systemd", "handover"],

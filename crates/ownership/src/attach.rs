@@ -14,7 +14,7 @@ use crate::program::{KEEPER_ROLE, Kind, Program, RoleNumbers, Stand};
 use crate::protocol::{Reply, VERSION};
 use crate::spawn::SpawnError;
 use crate::sys::{signal, wait};
-use crate::{hook, identity, launch};
+use crate::{hook, identity, launch, table};
 
 /// A supervisor that has not said hello by then is none: a start takes a few milliseconds.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -108,6 +108,9 @@ pub(crate) fn start_guards(
     };
     if !identity::proc_is_ours() {
         return Err(supervisor_error("/proc is missing or of another pid namespace", None));
+    }
+    if let Some(why) = table::is_too_small() {
+        return Err(supervisor_error(&why, Some(libc::EFBIG)));
     }
     let (ours, theirs) = line::pair().map_err(failed("no line"))?;
     let handle = identity::own_pidfd()

@@ -34,6 +34,7 @@ use self::row::now_ms;
 use self::schema::Found;
 use self::writer::{Shared, Writer};
 use crate::exit::{ExitStatus, Released};
+use crate::file_size;
 use crate::identity::{self, Identity};
 use crate::number;
 use crate::sys::Pid;
@@ -110,7 +111,10 @@ impl Ledger {
         let shared = Arc::new(Shared::new(path.clone()));
         let writer = Writer::new(Arc::clone(&shared), path.clone(), owner.clone());
         let thread = std::thread::Builder::new().name("ownership-ledger".into());
-        if let Err(error) = thread.spawn(move || writer.run()) {
+        if let Err(error) = thread.spawn(move || {
+            file_size::limit_is_an_error();
+            writer.run();
+        }) {
             shared.is_over(Some(format!("no thread for the ledger: {error}")));
         }
         Self { shared, path, owner, process: identity::own_pid() }

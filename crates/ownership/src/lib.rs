@@ -13,6 +13,7 @@
 pub mod containment;
 pub mod exempt;
 pub mod exit;
+pub mod file_size;
 pub mod group;
 #[cfg(target_os = "linux")]
 pub mod handover;

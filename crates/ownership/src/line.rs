@@ -12,6 +12,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+use crate::file_size;
 use crate::protocol::{MAX_FDS, MAX_INLINE, MAX_RECORD};
 
 /// Most descriptors in one record: those of a spawn, its directory, program, release command and memfd.
@@ -62,6 +63,12 @@ pub(crate) fn pack(
 pub(crate) fn sealed(content: &[u8]) -> rustix::io::Result<OwnedFd> {
     if content.len() > MAX_RECORD {
         return Err(Errno::TOOBIG);
+    }
+    // The limit holds for memory too, and a write beyond it would end this process.
+    if file_size::limit()
+        .is_some_and(|limit| usize::try_from(limit).is_ok_and(|limit| limit < content.len()))
+    {
+        return Err(Errno::FBIG);
     }
     let memfd =
         rustix::fs::memfd_create("record", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

@@ -18,8 +18,10 @@ use crate::spawn::Leftovers;
 use crate::sys::Pid;
 use crate::sys::shared::{Shared, low_half};
 
+mod room;
 mod words;
 
+pub(crate) use room::is_too_small;
 use words::{decode_failure, decode_status, low, micros, status_word};
 
 /// Most scopes at once. A system commonly has room for 32,768 processes; unused rows take no memory.
@@ -176,12 +178,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// With as many rows as the limit of file sizes allows, which holds for memory that is handed on too.
     pub(crate) fn create() -> io::Result<Self> {
-        Ok(Self { shared: Shared::create(HEADER + ROWS * ROW)?, first_free: 0 })
+        Ok(Self { shared: Shared::create(HEADER + room::rows()? * ROW)?, first_free: 0 })
     }
 
     pub(crate) fn open(memfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { shared: Shared::open(memfd, HEADER + ROWS * ROW)?, first_free: 0 })
+        Ok(Self { shared: Shared::open(memfd, HEADER + room::FEWEST * ROW)?, first_free: 0 })
     }
 
     pub(crate) fn memfd(&self) -> BorrowedFd<'_> {
@@ -216,7 +219,7 @@ impl Table {
             self.word(*slot, STATE).compare_exchange(0, taken, order, Ordering::Acquire).is_ok()
         };
         // What the other guard has freed below is found when nothing is free above.
-        let order = (self.first_free..ROWS).chain(0..self.first_free);
+        let order = (self.first_free..self.rows_at_all()).chain(0..self.first_free);
         let slot = order.map(Slot).find(take)?;
         self.first_free = slot.0 + 1;
         let used = u64::try_from(slot.0 + 1).unwrap_or(u64::MAX);
@@ -354,10 +357,6 @@ impl Table {
         (0..self.used())
             .map(Slot)
             .filter(move |slot| self.get(*slot, STATE) >> 8 == u64::from(holder))
-    }
-
-    fn used(&self) -> usize {
-        usize::try_from(self.shared.words()[USED].load(Ordering::Acquire)).unwrap_or(0).min(ROWS)
     }
 
     /// `None` where it makes no sense.
@@ -567,6 +566,19 @@ mod tests {
             last,
             "the other one freed it"
         );
+    }
+
+    /// Whoever opens a table sees as many rows as its maker.
+    #[test]
+    fn a_short_table_is_full_for_both() {
+        let shared = Shared::create(HEADER + room::FEWEST * ROW).expect("memory");
+        let mut ours = Table { shared, first_free: 0 };
+        let mut theirs = second(&ours);
+        for scope in 0..room::FEWEST {
+            claim(&mut theirs, 2, u64::try_from(scope).expect("number"));
+        }
+        assert_eq!(ours.claim(1, ScopeId(99), ScopeId::ALL, 99, GRACE), None);
+        assert_eq!(ours.rows(2).len(), room::FEWEST);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::process::Signal;
 use support::matrix::{Bystanders, Case, run};
-use support::process::everybody;
+use support::process::{Guards, everybody};
 use support::{Identity, kill_both, no_hooks, recorded, undisturbed, wait_for, wait_for_nobody};
 use wrapped::{OWN, Wrapped, holds, holds_handle, wait_child};
 
@@ -453,4 +453,45 @@ fn it_runs_in_a_pid_namespace_whose_group_is_of_outside() {
 #[expect(clippy::print_stderr, reason = "skips loudly")]
 fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
+}
+
+/// A script that leads its session, and in its group a front and a program that stand still: nobody there could let them
+/// go on. When the last link of such a group to its session goes the kernel hangs all of it up, and one guard that dies
+/// must not be the last.
+#[test]
+fn one_guard_that_dies_beside_a_stopped_front_hangs_nobody_up() {
+    const SCRIPT: &str = r#"
+        trap 'echo > "$DIR/hung-up"' HUP
+        "$OWN" --quiet -- sh -c 'echo $$ > "$DIR/new"; mv "$DIR/new" "$DIR/program"
+            until test -e "$DIR/go"; do sleep 0.02; done; exit 7'
+        echo $? > "$DIR/code"
+    "#;
+    for which in ["keeper", "supervisor"] {
+        let dir = tempfile::tempdir().expect("dir");
+        let mut command = undisturbed("setsid");
+        command.args(["--wait", "sh", "-c", SCRIPT]).env("DIR", dir.path()).env("OWN", OWN);
+        let mut script = command.stdin(Stdio::null()).spawn().expect("setsid");
+        let program = recorded(dir.path(), "program");
+        let guards = || Guards::of(program).filter(|guards| guards.keeper.is_some());
+        let before = wait_for("guards", guards);
+        let keeper = before.keeper.expect("a keeper");
+        let front = keeper.parent().and_then(Identity::of).expect("a front");
+        for who in [program, front] {
+            assert!(who.signal(Signal::STOP));
+            wait_for("it stands still", || (who.state()? == "T").then_some(()));
+        }
+        if which == "keeper" {
+            keeper.kill()
+        } else {
+            before.supervisor.kill()
+        }
+        wait_for("both are there again", || guards().filter(|now| *now != before));
+        for who in [front, program] {
+            assert!(who.signal(Signal::CONT));
+        }
+        fs::write(dir.path().join("go"), "").expect("write");
+        assert!(script.wait().expect("its end").success(), "{which}");
+        assert!(!dir.path().join("hung-up").exists(), "{which}");
+        assert_eq!(fs::read_to_string(dir.path().join("code")).expect("read"), "7\n", "{which}");
+    }
 }

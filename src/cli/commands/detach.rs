@@ -153,7 +153,7 @@ impl Drop for Socket {
 impl Socket {
     fn listen(place: &Path) -> io::Result<Self> {
         let path = place.join(format!("{}.start", RunId::random()));
-        let listener = UnixListener::bind(&path)?;
+        let listener = UnixListener::bind(&path).map_err(|error| refused(&path, &error))?;
         listener.set_nonblocking(true)?;
         Ok(Self { path, listener })
     }
@@ -187,6 +187,22 @@ impl Socket {
         }
         Err(io::ErrorKind::TimedOut.into())
     }
+}
+
+/// Bytes of a path at which a socket can listen (man 7 unix).
+const LONGEST_PATH: usize = 107;
+
+/// Why nobody can listen there, and what to do where it is known.
+fn refused(path: &Path, error: &io::Error) -> io::Error {
+    let (shown, length) = (path.display(), path.as_os_str().len());
+    if length <= LONGEST_PATH {
+        return io::Error::new(error.kind(), format!("no socket {shown}: {error}"));
+    }
+    let text = format!(
+        "the path of its socket has {length} bytes, and there is room for {LONGEST_PATH}: {shown}; \
+         set XDG_RUNTIME_DIR to a directory with a shorter path"
+    );
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 fn gone(job: &ExemptJob, why: &str) -> String {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ownership::file_size;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 
@@ -55,7 +56,10 @@ pub(super) fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Star
     };
     thread::Builder::new()
         .name("delegate-loop".to_owned())
-        .spawn(move || LocalSet::new().block_on(&runtime, serve))
+        .spawn(move || {
+            file_size::limit_is_an_error();
+            LocalSet::new().block_on(&runtime, serve);
+        })
         .map_err(refused)?;
     Ok(sender)
 }

@@ -17,7 +17,7 @@ mod linux {
 
     use ownership::janitor::{Fate, Grade, Janitor};
     use ownership::ledger::Leftover;
-    use ownership::{Ledger, Owner};
+    use ownership::{Ledger, Owner, file_size};
 
     use crate::config::{AtStart, Settings};
     use crate::store::{Store, Trouble};
@@ -76,6 +76,7 @@ mod linux {
             let (ledger, found) = (Arc::clone(ledger), Arc::clone(&self.found));
             found.pending.store(true, Ordering::Release);
             let look = move || {
+                file_size::limit_is_an_error();
                 found.look(&ledger, &dir, policy);
                 // Not before what was ended can be said.
                 found.cleaning.store(false, Ordering::Release);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use delegate_protocol::lease::Given;
 use delegate_protocol::{ApiKey, KeyAnswer, KeyQuestion, Routing, SubagentId};
+use ownership::file_size;
 
 use super::authority::{Admission, Authority, Now};
 use super::beside::{Beside, Shared};
@@ -261,7 +262,10 @@ fn start(inner: &Inner) -> Option<Sender<Word>> {
         setup: setup.clone(),
     };
     let thread = thread::Builder::new().name("delegate-keys".to_owned());
-    match thread.spawn(move || desk.serve(&words)) {
+    match thread.spawn(move || {
+        file_size::limit_is_an_error();
+        desk.serve(&words);
+    }) {
         Ok(_) => Some(sender),
         Err(error) => {
             tracing::error!(target: "delegate::keys", %error, "no thread for keys: children keep the key of their route");

@@ -38,6 +38,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 use delegate_protocol::event::Class;
 use delegate_protocol::{Outcome, RunId};
+use ownership::file_size;
 
 pub use self::again::KeptRun;
 pub(crate) use self::background::seconds_now;
@@ -166,7 +167,10 @@ impl Store {
         let recorder =
             Recorder::new(inbox.clone(), shared.clone(), (database, refusal), kept, done);
         let thread = std::thread::Builder::new().name(RECORDER.into());
-        let spawned = thread.spawn(move || recorder.run());
+        let spawned = thread.spawn(move || {
+            file_size::limit_is_an_error();
+            recorder.run();
+        });
         if let Err(error) = &spawned {
             // The recorder was dropped with its closure: the inbox is closed, memory takes all.
             shared.warn(Trouble::Outcomes, || {

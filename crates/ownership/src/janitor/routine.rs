@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Fate, Finding, Grade, Janitor};
+use crate::file_size;
 use crate::ledger::Ledger;
 
 /// When an owner looks for what dead owners have left, and what it does about it.
@@ -48,7 +49,10 @@ const STEP: Duration = Duration::from_millis(200);
 pub(crate) fn begin(ledger: &Arc<Ledger>, schedule: Schedule) {
     let (ledger, janitor) = (Arc::downgrade(ledger), Janitor::of(ledger.path()));
     let thread = std::thread::Builder::new().name("ownership-janitor".into());
-    if let Err(error) = thread.spawn(move || rounds(&ledger, &janitor, schedule)) {
+    if let Err(error) = thread.spawn(move || {
+        file_size::limit_is_an_error();
+        rounds(&ledger, &janitor, schedule);
+    }) {
         tracing::warn!(%error, "no thread for the janitor");
     }
 }

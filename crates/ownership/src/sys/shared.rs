@@ -27,10 +27,10 @@ impl Shared {
         Self::map(memfd, words)
     }
 
-    /// The memory that another process made with [`Shared::create`].
-    pub(crate) fn open(memfd: OwnedFd, words: usize) -> io::Result<Self> {
-        check(&memfd, bytes(words)?)?;
-        Self::map(memfd, words)
+    /// The memory that another process made with [`Shared::create`]: so many words at least.
+    pub(crate) fn open(memfd: OwnedFd, least: usize) -> io::Result<Self> {
+        let size = check(&memfd, bytes(least)?)?;
+        Self::map(memfd, size / size_of::<u64>())
     }
 
     fn map(memfd: OwnedFd, words: usize) -> io::Result<Self> {
@@ -115,11 +115,12 @@ fn sealed(name: &str, bytes: usize) -> io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// Whether it is one, of this size at least.
-fn check(memfd: &OwnedFd, bytes: usize) -> io::Result<()> {
+/// Its size in bytes, which is this at least, and stays.
+fn check(memfd: &OwnedFd, least: usize) -> io::Result<usize> {
     let keeps = rustix::fs::fcntl_get_seals(memfd)?.contains(SEALS);
     let size = usize::try_from(rustix::fs::fstat(memfd)?.st_size).unwrap_or(0);
-    if keeps && size >= bytes { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+    let good = keeps && size >= least;
+    if good { Ok(size) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
 }
 
 /// The low half of a word, as the kernel's `pid_t *`.

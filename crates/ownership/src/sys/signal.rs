@@ -23,8 +23,8 @@ pub(crate) const ACTION_WORDS: usize = 16;
 /// `PIDFD_SIGNAL_PROCESS_GROUP` (Linux 6.9): the pidfd names the group that its process leads.
 const TO_GROUP: libc::c_uint = 1 << 2;
 
-/// What a supervisor ignores: nothing that a terminal or a careless `pkill` sends may end it.
-pub(crate) const IGNORED: [i32; 8] = [
+/// What a supervisor ignores: nothing that a terminal or a careless `pkill` sends may end it, and no full file.
+pub(crate) const IGNORED: [i32; 9] = [
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGHUP,
@@ -33,6 +33,7 @@ pub(crate) const IGNORED: [i32; 8] = [
     libc::SIGTTIN,
     libc::SIGTTOU,
     libc::SIGPIPE,
+    libc::SIGXFSZ,
 ];
 
 fn set_of(fill: unsafe extern "C" fn(*mut libc::sigset_t) -> libc::c_int) -> libc::sigset_t {
@@ -41,6 +42,13 @@ fn set_of(fill: unsafe extern "C" fn(*mut libc::sigset_t) -> libc::c_int) -> lib
     unsafe { fill(set.as_mut_ptr()) };
     // SAFETY: just filled.
     unsafe { set.assume_init() }
+}
+
+/// From now on these signals (bit 0 is signal 1) are blocked in this thread.
+pub(crate) fn block(signals: u64) {
+    let set = set_with(signals);
+    // SAFETY: the set is initialised.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
 }
 
 /// All signals of this thread are blocked while it lives.

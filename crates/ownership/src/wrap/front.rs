@@ -30,7 +30,7 @@ use crate::spawn::{Phase, Spawn, SpawnError};
 use crate::sys::{Pid, front, signal, wait};
 
 /// Signals that are for the program. The rest does to the front what it does to anybody, and the program ends with it.
-const HEARD: [i32; 12] = [
+const HEARD: [i32; 13] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -43,6 +43,8 @@ const HEARD: [i32; 12] = [
     libc::SIGTSTP,
     libc::SIGTTIN,
     libc::SIGTTOU,
+    // Of the kernel it is a write of our own that failed.
+    libc::SIGXFSZ,
 ];
 
 /// What guards call themselves.
