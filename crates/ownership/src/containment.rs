@@ -10,12 +10,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-#[cfg(target_os = "linux")]
-pub(crate) use look::cgroup_of_guards;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub(crate) use look::dir_of_cgroup;
 #[cfg(target_os = "linux")]
+pub(crate) use look::{base_of, cgroup_of_guards, group_v1};
+#[cfg(target_os = "linux")]
 pub use look::{file_system, limits};
+
+/// The cgroup inside of its own one into which an owner moves with its guards where controllers are to be handed on
+/// ([`crate::ration`]).
+pub(crate) const LEAF: &str = "ownership-leaf";
 
 /// How a scope is held together, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -25,6 +25,7 @@ pub mod keep;
 pub mod ledger;
 pub mod owner;
 pub mod program;
+pub mod ration;
 #[cfg(target_os = "linux")]
 pub mod re_executed;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
@@ -95,7 +96,7 @@ mod table;
 
 pub use containment::{Containment, Machine};
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
-pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Reached, Released, Usage};
 pub use group::GroupError;
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};
@@ -103,6 +104,7 @@ pub use identity::{BootId, Identity};
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
+pub use ration::Ration;
 #[cfg(target_os = "linux")]
 pub use re_executed::{NotReattached, Reattached, Returned};
 pub use spawn::{Leftovers, Phase, Spawn, SpawnError};

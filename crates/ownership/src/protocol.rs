@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
+use crate::ration::Ration;
 use crate::spawn::{Joins, Leftovers, Phase};
 use crate::sys::Pid;
 use crate::sys::start::Failed;
@@ -20,7 +21,7 @@ pub(crate) use fork::{Fork, Forked};
 
 /// Version of these records; both ends must have the same, since they are the same program or were
 /// installed together.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Largest record that travels in the message itself. The kernel refuses about 212 KB with default
 /// buffer sizes (`EMSGSIZE`).
@@ -115,6 +116,8 @@ pub(crate) struct Order {
     pub(crate) containment: Containment,
     /// It runs as if the owner had started it: in that group, and nobody's orphans come to it.
     pub(crate) joins: Option<Joins>,
+    /// What its scope may use.
+    pub(crate) ration: Ration,
 }
 
 /// A process group that something else started.
@@ -396,7 +399,7 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 7] = [
+const PHASES: [Phase; 8] = [
     Phase::Request,
     Phase::Supervisor,
     Phase::Clone,
@@ -404,6 +407,7 @@ const PHASES: [Phase; 7] = [
     Phase::Chdir,
     Phase::Exec,
     Phase::Contain,
+    Phase::Ration,
 ];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use delegate_child::{Ending, Host, Kept, OwnerSource, Registry, link, serve_beside};
-use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
+use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Reached, Scope, Usage};
 
 use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure};
 
@@ -116,6 +116,7 @@ impl LazyScope {
         (self.sink)(ChildEvent::Exited(Exit {
             status: ExitStatus::Code(0),
             usage: Usage::default(),
+            reached: Reached::default(),
         }));
         let before = std::mem::replace(&mut *self.lock(), State::Closed);
         match before {

@@ -88,7 +88,11 @@ impl Loop {
         self.met.remove(&scope);
         self.firsts.remove(&scope);
         self.forget_row(scope);
-        self.leave_cell(scope)
+        let strays = self.leave_cell(scope);
+        if strays.is_none() {
+            self.leave_pen(scope);
+        }
+        strays
     }
 
     fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {
