@@ -46,6 +46,7 @@ pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (S
         .line(OWNER_FD)
         .grace(launch.terminate_grace)
         .containment(launch.containment)
+        .ration(launch.ration)
         .purpose(launch.purpose.clone());
     (worker.without_keys(spawn), Ours { line: line.0, output: (stdout.0, stderr.0) })
 }

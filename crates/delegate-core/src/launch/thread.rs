@@ -228,6 +228,7 @@ mod tests {
             purpose: "test".to_owned(),
             terminate_grace: Duration::ZERO,
             containment: ownership::Containment::Auto,
+            ration: ownership::Ration::default(),
             sink: Arc::new(|_| {}),
             waker: Arc::new(|| {}),
         };
