@@ -85,6 +85,7 @@ pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
     ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
 };
+pub use ownership::{Containment, Ration};
 pub use workers::{Workers, workers};
 
 /// Keys of providers: pools for [`Builder::credential_pool`], and what an agent does with its own

@@ -114,6 +114,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::InvalidTask { .. } => "invalid_task",
         StartError::Unsupported { .. } => "unsupported",
         StartError::NoContainment { .. } => "no_containment",
+        StartError::NoLimit { .. } => "no_limit",
         StartError::NotItsOwnWorker => "not_its_own_worker",
         StartError::Config(_) => "configuration",
         StartError::BackgroundFull { .. } => "background_full",

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use ownership::Machine;
 use ownership::containment::{Containment, Tier};
+use ownership::ration::{Limit, Means, Offers};
 
 use crate::rig::{DELEGATE, Rig, Said};
 
@@ -36,6 +37,14 @@ fn json_has_every_field_and_agrees_with_the_machine() {
     assert_eq!(found["state_dir"]["writable"], true);
     assert!(found["limits"]["open_files"].as_u64().is_some_and(|files| files > 0));
     assert_eq!(found["kernel"]["pidfd"], true);
+    let offers = Offers::look(Containment::Auto);
+    let rows = found["child_limits"].as_array().expect("limits");
+    assert_eq!(rows.len(), Limit::ALL.len());
+    for (limit, row) in Limit::ALL.into_iter().zip(rows) {
+        let held = offers.decide(limit);
+        assert_eq!(row["means"].as_str(), held.means.map(Means::word), "{row}");
+        assert_eq!(row["not"].as_array().map(Vec::len), Some(held.not.len()), "{row}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@
 //! | `jobs` | the owner is killed while its children have jobs |
 //! | `host` | threads, floods and zombies on the side of the owner |
 //! | `limits` | deadlines |
+//! | `rations` | what a child may use of the machine |
 //! | `stops` | interrupts, pauses, handles that are dropped |
 //! | `verdicts` | every kind of failure has its own words |
 //! | `trees` | children that delegate, when the root or one of them is killed |
@@ -41,6 +42,7 @@ mod limits;
 mod owner_kill;
 mod owner_points;
 mod program;
+mod rations;
 mod shared_state;
 mod starts;
 mod startup;

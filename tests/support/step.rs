@@ -47,6 +47,18 @@ pub(crate) enum Step {
     Job { hand_off: bool },
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
+    /// Fills so many bytes of memory, then answers.
+    Fill(usize),
+    /// Starts so many programs that stay, does not care which of them could be, and answers.
+    Start(usize),
+    /// Computes for ever, and hears no interrupt.
+    Burn,
+    /// Kills its own process.
+    KillSelf,
+    /// Answers with its own nice value and that of a program that it starts.
+    Nice,
+    /// Opens files until it cannot, and answers with how many there were.
+    Open,
 }
 
 /// A helper of a session of its own below a shell; its line says that it is there.
@@ -123,6 +135,44 @@ impl Agent for Stepper {
                 session.time_left()?;
                 session.text("text");
                 Ok("r".repeat(bytes))
+            }
+            Step::Fill(bytes) => {
+                let filled = vec![1_u8; bytes];
+                Ok(std::hint::black_box(&filled).len().to_string())
+            }
+            Step::Start(count) => {
+                let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;
+                for _ in 0..count {
+                    if let Ok(stays) = owner.spawn(Spawn::new("sleep").arg("600"), |_| {}) {
+                        std::mem::forget(stays);
+                    }
+                }
+                Ok("all is well".to_owned())
+            }
+            Step::Burn => loop {
+                std::hint::black_box(0);
+            },
+            Step::KillSelf => {
+                let own = rustix::process::getpid();
+                let killed = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+                killed.map_err(std::io::Error::from)?;
+                Ok("alive".to_owned())
+            }
+            Step::Nice => {
+                let nice = |pid: u32| {
+                    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+                    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+                    rest.split_whitespace().nth(16).unwrap_or_default().to_owned()
+                };
+                let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;
+                let child = owner.spawn(Spawn::new("sleep").arg("600"), |_| {});
+                let child = child.map_err(|error| Failure::new(error.to_string()))?;
+                Ok(format!("{} {}", nice(std::process::id()), nice(child.pid())))
+            }
+            Step::Open => {
+                let open = || fs::File::open("/dev/null").ok();
+                let held: Vec<_> = std::iter::from_fn(open).take(100_000).collect();
+                Ok(held.len().to_string())
             }
             Step::Asks => {
                 let _held = ask_for_everything(session)?;

@@ -43,7 +43,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
         "crates/ownership",
         &[
             &["exit", "hook", "crash", "program", "number"],
-            &["containment", "spawn", "sys", "inherit"],
+            &["containment", "ration", "spawn", "sys", "inherit"],
             &["page", "file_size"],
             &["protocol", "identity", "escalation"],
             &["line", "membership", "launch", "registry", "journal", "group"],

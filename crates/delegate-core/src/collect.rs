@@ -14,7 +14,7 @@ use delegate_protocol::outcome::{
 use delegate_protocol::{
     Cause, ExitReason, Finish, Isolation, Outcome, Status, ToolCall, tool_text,
 };
-use ownership::{ExitStatus, Process};
+use ownership::{ExitStatus, Process, Ration, Reached};
 
 use crate::launch::StartFailure;
 use crate::monitor::Facts;
@@ -22,6 +22,7 @@ use crate::monitor::Facts;
 pub mod budget;
 mod complete;
 pub mod cost;
+mod limits;
 pub mod spent;
 mod verdict;
 
@@ -100,6 +101,10 @@ pub struct Subject {
     pub subtree: Option<Subtree>,
     /// Which limit of what may be spent it was stopped for.
     pub over_budget: Option<String>,
+    /// What its process and all that it started had met of their ration.
+    pub reached: Reached,
+    /// That ration.
+    pub ration: Ration,
     /// What can be followed of it while it works.
     pub live_transcript: Option<PathBuf>,
 }
@@ -156,7 +161,10 @@ pub fn outcome(subject: Subject, facts: &Facts, mut said: Said) -> Outcome {
         cost_usd,
         cost_status,
         subtree: subject.subtree,
-        failure_reason: finish.as_ref().and_then(|finish| finish.failure_reason.clone()),
+        failure_reason: finish
+            .as_ref()
+            .and_then(|finish| finish.failure_reason.clone())
+            .or_else(|| limits::word(subject.reached).map(str::to_owned)),
         timeout_seconds: facts
             .expired
             .map(|expired| expired.after)
@@ -274,6 +282,9 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
     if let Some(detail) = violation(facts, said).filter(|_| broken || short) {
         return Some(Cause::ProtocolError { detail });
     }
+    if let Some(limited) = limits::cause(subject.reached, facts.exit) {
+        return Some(limited);
+    }
     Some(match facts.exit {
         Some(ExitStatus::Code(code)) => Cause::Exited { code },
         Some(ExitStatus::Signal { signal, core_dumped }) => Cause::Signaled { signal, core_dumped },
@@ -283,6 +294,7 @@ fn cause(subject: &Subject, facts: &Facts, said: &Said, status: Status) -> Optio
 
 fn notes(subject: &Subject, facts: &Facts, said: &Said) -> Vec<String> {
     let mut notes: Vec<String> = subject.over_budget.iter().cloned().collect();
+    notes.extend(limits::sentence(subject.reached, &subject.ration));
     if !subject.missed.is_empty() {
         let count = subject.missed.len();
         notes.push(format!("{count} word(s) to it were not taken before its end (missed_steer)"));

@@ -24,6 +24,8 @@ fn subject() -> Subject {
         missed: Vec::new(),
         subtree: None,
         over_budget: None,
+        reached: ownership::Reached::default(),
+        ration: ownership::Ration::default(),
         live_transcript: None,
     }
 }

@@ -32,7 +32,7 @@ use crate::file_state::{self, FileState, Files};
 use crate::helper::Hub;
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
-use crate::launch::{Records, program};
+use crate::launch::{Records, limits, program};
 use crate::lease::desk::{Clock, Keys, Setup};
 use crate::lease::moment::Moment;
 use crate::lease::pool::PoolSpec;
@@ -180,7 +180,7 @@ impl Builder {
     /// [`StartError`], for instance when processes are asked for and this program cannot be a worker.
     pub fn build(self) -> Result<Delegator, StartError> {
         let worker = worker_program(self.isolation, &self.settings)?;
-        check_containment(self.settings.containment)?;
+        limits::check(&self.settings, worker.is_some())?;
         let env = config::process_env();
         let state_dir = self.state_dir.unwrap_or_else(|| config::state_dir(&env));
         let switch = env.iter().find(|(name, _)| name == file_state::SWITCH);
@@ -247,24 +247,6 @@ impl Drop for Inner {
 
 /// The worker program where processes may be used. Where they are required and there is none, that
 /// is an error now and not at the first spawn.
-/// Whether it can be had where it was asked for by name. The best that there is always can.
-fn check_containment(asked: ownership::Containment) -> Result<(), StartError> {
-    use ownership::Containment;
-    use ownership::containment::Tier;
-    let tier = match asked {
-        Containment::Cgroup => Tier::Cgroup,
-        Containment::PidNamespace => Tier::PidNamespace,
-        Containment::Auto | Containment::Subreaper | _ => return Ok(()),
-    };
-    let machine = ownership::Machine::look();
-    match machine.refusal(tier) {
-        None => Ok(()),
-        // Guards ask for it when they start, and what comes of it is known then.
-        Some(_) if tier == Tier::Cgroup && machine.door(asked).is_some() => Ok(()),
-        Some(why) => Err(StartError::NoContainment { asked: asked.word(), why: why.to_string() }),
-    }
-}
-
 fn worker_program(
     asked: Option<Isolation>,
     settings: &Settings,

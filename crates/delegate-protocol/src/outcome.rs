@@ -122,6 +122,8 @@ pub enum Cause {
     },
     /// The kernel ended it because memory ran out.
     OutOfMemory,
+    /// Its processor time was used up: the kernel or its guard ended it.
+    CpuTimeUsedUp,
     /// No process was started.
     StartFailed {
         /// Step that failed, such as `exec` or `chdir`.

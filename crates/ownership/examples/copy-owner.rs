@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use ownership::template::{Served, Template};
-use ownership::{ChildEvent, Leftovers, Owned, Owner, Program, Spawn, inherit};
+use ownership::{ChildEvent, Leftovers, Owned, Owner, Program, Ration, Spawn, inherit};
 
 const TEMPLATE: &str = "@copy-template";
 
@@ -70,7 +70,11 @@ fn copy(owner: &Owner, template: &Owned, copies: &mut HashMap<String, (Owned, Ow
     let (out, into) = std::io::pipe().expect("pipe");
     let (stdin, keep) = std::io::pipe().expect("pipe");
     let given = fs::File::open("/dev/null").expect("null");
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let nice = number("COPY_NICE").and_then(|nice| nice.try_into().ok());
+    let ration = Ration { processes: number("COPY_PROCESSES"), nice, ..Ration::default() };
     let spawn = Spawn::program(Program::current().expect("this program"))
+        .ration(ration)
         .env("COPY_ID", id)
         .fd(0, stdin.into())
         .fd(1, into.into())

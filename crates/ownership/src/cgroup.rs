@@ -5,6 +5,8 @@
 //! our own cgroup                     guards and owner stand here, or wherever they were put
 //!   ownership-PID.START.NUMBER-NS    one owner; each living guard holds a shared lock on it
 //!     SCOPE                          what was started under that number, and all that came of it
+//!     limit-SCOPE.SECONDS            a pen: who is held to the ration of that scope together
+//!       SCOPE                        that scope, and each that was started in it
 //! ```
 //!
 //! The name says whose it is: number, start time and pid namespace of the owner, and which of its owners.
@@ -27,7 +29,13 @@ use crate::identity::Stat;
 use crate::registry::ScopeId;
 use crate::sys::Pid;
 
+pub(crate) mod rationed;
+
 const PREFIX: &str = "ownership-";
+
+/// Name of a pen: its scope, and how many seconds of processor time it has (0: no limit), so that a guard that takes
+/// over needs nobody to tell it.
+const PEN: &str = "limit-";
 
 /// Cgroups inside of one that are looked at: what a child makes in its own must not keep a guard busy.
 const MAX_INSIDE: usize = 1024;
@@ -82,20 +90,49 @@ impl Place {
         let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let path = Path::new(own.lines().find_map(|line| line.strip_prefix("0::"))?);
         let mut parts = path.iter().skip_while(|part| Some(*part) != self.path.file_name());
-        parts.nth(1)?.to_str()?.parse().ok().map(ScopeId)
+        let first = parts.nth(1)?;
+        let cell = if pen_of_name(first).is_some() { parts.next()? } else { first };
+        cell.to_str()?.parse().ok().map(ScopeId)
     }
 
-    /// Makes a scope's cgroup, and gives its directory to be born in.
-    pub(crate) fn make_cell(&self, scope: ScopeId) -> io::Result<OwnedFd> {
-        let cell = self.cell(scope);
+    /// The directory of a pen.
+    pub(crate) fn pen(&self, scope: ScopeId, seconds: u64) -> PathBuf {
+        self.path.join(format!("{PEN}{}.{seconds}", scope.0))
+    }
+
+    /// All pens: whose, with how many seconds, and the scopes that have a cgroup in it.
+    pub(crate) fn pens(&self) -> Vec<(ScopeId, u64, PathBuf, Vec<ScopeId>)> {
+        let found = inside(&self.path).into_iter().filter_map(|path| {
+            let (scope, seconds) = pen_of_name(path.file_name()?)?;
+            let cells = inside(&path).iter().filter_map(|path| number_of(path)).collect();
+            Some((scope, seconds, path, cells))
+        });
+        found.collect()
+    }
+
+    /// What of this place is a directory of its own: for a group of version 1.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a scope's cgroup, in a pen or beside, and gives its directory to be born in.
+    pub(crate) fn make_cell(&self, scope: ScopeId, pen: Option<&Path>) -> io::Result<OwnedFd> {
+        let cell = pen.map_or_else(|| self.cell(scope), |pen| Cell::within(pen, scope));
         make_dir(&cell.path)?;
         open_dir(&cell.path)
     }
 
+    /// The scopes that have a group of version 1 in the place of this path.
+    pub(crate) fn scopes_in(path: &Path) -> Vec<(ScopeId, Cell)> {
+        let cell = |path: PathBuf| Some((number_of(&path)?, Cell { path }));
+        inside(path).into_iter().filter_map(cell).collect()
+    }
+
     /// The scopes that have a cgroup.
-    pub(crate) fn scopes(&self) -> Vec<ScopeId> {
-        let number = |path: &PathBuf| path.file_name()?.to_str()?.parse().ok().map(ScopeId);
-        inside(&self.path).iter().filter_map(number).collect()
+    pub(crate) fn scopes(&self) -> Vec<(ScopeId, Cell)> {
+        let cell = |path: PathBuf| Some((number_of(&path)?, Cell { path }));
+        let penned = self.pens().into_iter().flat_map(|(_, _, path, _)| inside(&path));
+        inside(&self.path).into_iter().chain(penned).filter_map(cell).collect()
     }
 
     /// Removes it where nothing is in it.
@@ -111,6 +148,20 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    /// A directory as it is.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// That of a scope in a pen.
+    pub(crate) fn within(pen: &Path, scope: ScopeId) -> Self {
+        Self { path: pen.join(scope.0.to_string()) }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn exists(&self) -> bool {
         self.path.is_dir()
     }
@@ -131,8 +182,13 @@ impl Cell {
 
     /// What the kernel says: somebody lives in it.
     pub(crate) fn is_populated(&self) -> bool {
-        let events = fs::read_to_string(self.path.join("cgroup.events"));
-        events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+        match fs::read_to_string(self.path.join("cgroup.events")) {
+            Ok(events) => events.lines().any(|line| line == "populated 1"),
+            // Version 1 has no such file.
+            Err(_) => self.all().iter().any(|dir| {
+                fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|list| !list.is_empty())
+            }),
+        }
     }
 
     /// All of it stands still, or will before it runs again. Where it cannot be frozen, nothing happens.
@@ -159,9 +215,10 @@ impl Cell {
     }
 
     /// KILL to everybody in it, whoever forks meanwhile and whoever's they are.
-    pub(crate) fn kill(&self) {
-        // Fails where it is gone.
-        drop(fs::write(self.path.join("cgroup.kill"), "1"));
+    /// Whether there is such a thing: version 1 has none.
+    pub(crate) fn kill(&self) -> bool {
+        // Fails where it is gone, too.
+        fs::write(self.path.join("cgroup.kill"), "1").is_ok()
     }
 
     /// Removes it and what it has inside, the innermost first. `false` while somebody lives in it.
@@ -293,6 +350,17 @@ fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
 }
 
+/// Whose pen has this name, and with how many seconds.
+fn pen_of_name(name: &std::ffi::OsStr) -> Option<(ScopeId, u64)> {
+    let (scope, seconds) = name.to_str()?.strip_prefix(PEN)?.split_once('.')?;
+    Some((ScopeId(scope.parse().ok()?), seconds.parse().ok()?))
+}
+
+/// The scope whose cgroup has this path.
+fn number_of(path: &Path) -> Option<ScopeId> {
+    path.file_name()?.to_str()?.parse().ok().map(ScopeId)
+}
+
 /// Cgroups directly inside of one.
 fn inside(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -332,7 +400,7 @@ fn names_inside(dir: &OwnedFd) -> Vec<CString> {
     names.filter(|name| ![c".", c".."].contains(&&**name)).take(MAX_REMOVED).collect()
 }
 
-fn make_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(0o755).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,

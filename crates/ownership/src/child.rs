@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::containment::{Containment, Machine, Tier};
 use crate::exit::{ChildEvent, Emptied, Exit};
 use crate::protocol::{Adopted, Failure, Order, Request};
+use crate::ration::{Offers, Ration};
 use crate::spawn::{Leftovers, Phase, SpawnError};
 use crate::sys::{Pid, signal};
 use crate::{crash, line};
@@ -43,6 +44,7 @@ pub(crate) struct Terms {
     pub(crate) group: Option<Adopted>,
     /// What was asked for, as far as its owner knows.
     pub(crate) containment: Containment,
+    pub(crate) ration: Ration,
 }
 
 impl Terms {
@@ -56,7 +58,7 @@ impl Terms {
         });
         let (grace, leftovers) = (order.grace, order.leftovers);
         let (release, containment) = (command.transpose()?, order.containment);
-        Ok(Self { grace, leftovers, release, group: None, containment })
+        Ok(Self { grace, leftovers, release, group: None, containment, ration: order.ration })
     }
 }
 
@@ -320,6 +322,7 @@ impl Child {
             | Phase::Clone
             | Phase::Setup
             | Phase::Exec
+            | Phase::Ration
             | Phase::Contain => Some(self.program.clone()),
         };
         let detail = match (failure.phase, failure.errno) {
@@ -328,6 +331,7 @@ impl Child {
             }
             (Phase::Exec, libc::ENOENT) => self.missing_interpreter(),
             (Phase::Contain, errno) => Some(not_contained(self.terms.containment, errno, no_scope)),
+            (Phase::Ration, errno) => Some(not_rationed(&self.terms, errno)),
             _ => None,
         };
         let said = || std::io::Error::from_raw_os_error(failure.errno).to_string();
@@ -393,4 +397,20 @@ fn not_contained(asked: Containment, errno: i32, no_scope: Option<String>) -> St
     );
     let what = tier.word().replace('-', " ");
     format!("a {what} was asked for, and there can be none: {why}. With `auto` it starts without")
+}
+
+/// Why a limit cannot be held, where the guards ran.
+fn not_rationed(terms: &Terms, errno: i32) -> String {
+    let offers = Offers::look(terms.containment);
+    let missing = terms.ration.asked().map(|limit| offers.decide(limit));
+    let missing = missing.filter(|held| held.means.is_none()).map(|held| {
+        let why: Vec<_> = held.not.iter().map(ToString::to_string).collect();
+        format!("{} cannot be limited here: {}", held.limit.word(), why.join("; "))
+    });
+    let missing: Vec<_> = missing.collect();
+    if missing.is_empty() {
+        let error = std::io::Error::from_raw_os_error(errno);
+        return format!("what it may use could not be limited: {error}");
+    }
+    missing.join(". ")
 }

@@ -204,7 +204,14 @@ impl Client {
     ) -> Result<(Arc<Child>, Answer), SpawnError> {
         let id = next_spawn();
         let (leftovers, containment) = (Leftovers::Kill, Containment::Auto);
-        let terms = Terms { grace, leftovers, release: None, group: None, containment };
+        let terms = Terms {
+            grace,
+            leftovers,
+            release: None,
+            group: None,
+            containment,
+            ration: crate::ration::Ration::default(),
+        };
         let child = Child::new(id, terms, PathBuf::new(), None, on_event);
         self.ask(child, &Request::Open { id, grace }, Vec::new())
     }

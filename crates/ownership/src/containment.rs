@@ -14,11 +14,15 @@ use std::str::FromStr;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub(crate) use look::dir_of_cgroup;
 #[cfg(target_os = "linux")]
-pub(crate) use look::{at_the_door, cgroup_of_guards};
+pub(crate) use look::{at_the_door, base_of, cgroup_of_guards, group_v1};
 #[cfg(target_os = "linux")]
 pub use look::{dir_of, file_system, limits};
 
 pub use why::{Refusal, Why};
+
+/// The cgroup inside of its own one into which an owner moves with its guards where controllers are to be handed on
+/// ([`crate::ration`]).
+pub(crate) const LEAF: &str = "ownership-leaf";
 
 /// How a scope is held together, as asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -27,6 +27,27 @@ pub struct Exit {
     pub status: ExitStatus,
     /// What it used.
     pub usage: Usage,
+    /// What its scope had met of its ration by then ([`crate::Ration`]).
+    pub reached: Reached,
+}
+
+/// Limits that a scope has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reached {
+    /// Processes of it that the kernel ended because memory ran out.
+    pub memory: u32,
+    /// How often it was refused one more process or thread.
+    pub processes: u32,
+    /// Its time on processors was used up.
+    pub cpu: bool,
+}
+
+impl Reached {
+    /// Whether there was nothing.
+    #[must_use]
+    pub fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
 }
 
 /// Exit code or signal.

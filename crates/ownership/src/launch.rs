@@ -13,6 +13,7 @@ use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
 use crate::spawn::{Joins, Phase};
 use crate::sys::Pid;
+use crate::sys::burden::Burden;
 use crate::sys::namespace::{Maps, Namespace};
 use crate::sys::signal::IGNORED;
 use crate::sys::start::{self, Plan};
@@ -64,6 +65,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) words: (*mut Pid, &'a AtomicU64),
     /// The cgroup that it is born in.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
+    /// What it has of its scope's ration.
+    pub(crate) burden: Option<&'a Burden>,
     /// Number 1 of the pid namespace that it is born in, and whether that has a user namespace.
     pub(crate) first: Option<(BorrowedFd<'a>, bool)>,
 }
@@ -110,6 +113,7 @@ pub(crate) fn start_order(
         pid_word: Some(setting.words.0),
         failed_word: Some(setting.words.1),
         cgroup: setting.cgroup,
+        burden: setting.burden,
         namespace: setting.first.map(|(first, user)| Namespace::Inside { first, user }),
         ..Plan::new(image, &argv, &env, fds)
     };

@@ -29,6 +29,7 @@ pub mod ledger;
 pub mod owner;
 pub mod page;
 pub mod program;
+pub mod ration;
 #[cfg(target_os = "linux")]
 pub mod re_executed;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
@@ -101,7 +102,7 @@ mod table;
 
 pub use containment::{Containment, Machine};
 pub use exempt::{ExemptJob, Exemption, Gateway, list_exempt, reattach, spawn_exempt};
-pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Released, Usage};
+pub use exit::{ChildEvent, Emptied, Exit, ExitStatus, Process, Reached, Released, Usage};
 pub use group::GroupError;
 #[cfg(target_os = "linux")]
 pub use identity::{BootId, Identity};
@@ -109,6 +110,7 @@ pub use identity::{BootId, Identity};
 pub use ledger::Ledger;
 pub use owner::{Owned, Owner, Scope, spawn_owned};
 pub use program::Program;
+pub use ration::Ration;
 #[cfg(target_os = "linux")]
 pub use re_executed::{NotReattached, Reattached, Returned};
 pub use spawn::{Leftovers, Phase, Spawn, SpawnError};

@@ -15,8 +15,18 @@ use crate::spawn::{Spawn, SpawnError};
 /// The wire form of a spawn; the identifier is set when it is sent.
 pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
     let Spawn { program, args, env, env_clear, dir, fds, line, .. } = spawn;
-    let Spawn { grace, leftovers, release, purpose, containment, joins, template, copies, .. } =
-        spawn;
+    let Spawn {
+        grace,
+        leftovers,
+        release,
+        purpose,
+        containment,
+        joins,
+        template,
+        copies,
+        ration,
+        ..
+    } = spawn;
     tracing::debug!(purpose, ?program, "spawn");
     if fds.len() > MAX_FDS {
         return Err(request_error("more than 240 descriptors", libc::EMFILE));
@@ -57,6 +67,7 @@ pub(crate) fn order(spawn: Spawn) -> Result<(Order, Vec<OwnedFd>), SpawnError> {
         release: release.as_ref().map(|(_, deadline)| *deadline),
         containment,
         joins,
+        ration,
     };
     let command = release.map(|(argv, _)| Command {
         argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),

@@ -336,8 +336,10 @@ impl Owned {
         let own = std::fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
         let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
         let path = std::path::Path::new(path);
-        let place = path.parent()?.file_name()?.to_str()?;
-        place.starts_with("ownership-").then(|| path.to_owned())
+        // Directly, or in a pen.
+        let around = path.ancestors().skip(1).take(2).filter_map(|dir| dir.file_name()?.to_str());
+        let mut around = around.map(|name| name.starts_with("ownership-"));
+        around.any(|is_place| is_place).then(|| path.to_owned())
     }
 
     /// Its pidfd; readable when it has ended (man 2 pidfd_open).

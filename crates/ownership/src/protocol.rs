@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::containment::Containment;
 use crate::exit::{Emptied, Exit};
+use crate::ration::Ration;
 use crate::spawn::{Joins, Leftovers, Phase};
 use crate::sys::Pid;
 use crate::sys::start::Failed;
@@ -115,6 +116,8 @@ pub(crate) struct Order {
     pub(crate) containment: Containment,
     /// It runs as if the owner had started it: in that group, and nobody's orphans come to it.
     pub(crate) joins: Option<Joins>,
+    /// What its scope may use.
+    pub(crate) ration: Ration,
 }
 
 /// A process group that something else started.
@@ -403,7 +406,7 @@ impl Reply {
     }
 }
 
-const PHASES: [Phase; 7] = [
+const PHASES: [Phase; 8] = [
     Phase::Request,
     Phase::Supervisor,
     Phase::Clone,
@@ -411,6 +414,7 @@ const PHASES: [Phase; 7] = [
     Phase::Chdir,
     Phase::Exec,
     Phase::Contain,
+    Phase::Ration,
 ];
 
 pub(crate) fn phase_number(phase: Phase) -> u8 {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::exit::{ExitStatus, Process, Released, Usage};
+use crate::exit::{ExitStatus, Process, Reached, Released, Usage};
 
 fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
     prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5)
@@ -31,6 +31,7 @@ prop_compose! {
         release in prop::option::of(durations()),
         containment in prop::sample::select(&Containment::ALL[..]),
         joins in prop::option::of(any::<(i32, u64, u64)>()),
+        ration in rations(),
     ) -> Order {
         let image = match (name, id % 2) {
             (Some(name), _) => Image::Named(name),
@@ -38,7 +39,18 @@ prop_compose! {
             (None, _) => Image::Fork(id),
         };
         let joins = joins.map(|(group, ignored, blocked)| Joins { group, ignored, blocked });
-        Order { id, image, argv, env, dir, fds, line, template, grace, leftovers, release, containment, joins }
+        Order { id, image, argv, env, dir, fds, line, template, grace, leftovers, release, containment, joins, ration }
+    }
+}
+
+prop_compose! {
+    fn rations()(
+        [memory, processes, open_files] in any::<[Option<u64>; 3]>(),
+        cpu in prop::option::of(durations()),
+        nice in any::<Option<u8>>(),
+        cpu_weight in any::<Option<u16>>(),
+    ) -> Ration {
+        Ration { memory, processes, open_files, cpu, nice, cpu_weight }
     }
 }
 
@@ -121,8 +133,10 @@ prop_compose! {
         user in durations(),
         system in durations(),
         max_rss_kib in any::<u64>(),
+        (memory, processes, cpu) in any::<(u32, u32, bool)>(),
     ) -> Exit {
-        Exit { status, usage: Usage { user, system, max_rss_kib } }
+        let reached = Reached { memory, processes, cpu };
+        Exit { status, usage: Usage { user, system, max_rss_kib }, reached }
     }
 }
 

@@ -315,6 +315,11 @@ impl Registry {
         self.roots.keys().chain(self.orphans.keys()).copied()
     }
 
+    /// The scope whose process this child of ours is.
+    pub(crate) fn root_of(&self, pid: Pid) -> Option<ScopeId> {
+        self.roots.get(&pid).copied()
+    }
+
     /// The scopes that a known child stands for.
     pub(crate) fn scopes_of(&self, pid: Pid) -> Vec<ScopeId> {
         let root = self.roots.get(&pid).copied();

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::containment::Containment;
 use crate::program::Program;
+use crate::ration::Ration;
 
 /// A process to be started by the supervisor.
 ///
@@ -33,6 +34,7 @@ pub struct Spawn {
     pub(crate) purpose: String,
     pub(crate) containment: Containment,
     pub(crate) joins: Option<Joins>,
+    pub(crate) ration: Ration,
 }
 
 /// What a program that runs as if its owner had started it has of that owner, beside descriptors and
@@ -89,6 +91,7 @@ impl Spawn {
             purpose: String::new(),
             containment: Containment::Auto,
             joins: None,
+            ration: Ration::default(),
         }
     }
 
@@ -185,6 +188,15 @@ impl Spawn {
         self
     }
 
+    /// What its scope may use: it and everything that it starts, also over its line ([`Self::line`]). By what each
+    /// limit is held here says [`crate::ration::Offers`]. What cannot be held is refused with
+    /// [`Phase::Ration`], but for [`Ration::cpu_weight`], which then has no effect. What is in a scope
+    /// that has a ration cannot have one of its own.
+    pub fn ration(mut self, ration: Ration) -> Self {
+        self.ration = ration;
+        self
+    }
+
     /// Runs it as if the owner had started it ([`crate::wrap`]).
     #[cfg(target_os = "linux")]
     pub(crate) fn joins(mut self, joins: Joins) -> Self {
@@ -217,6 +229,8 @@ pub enum Phase {
     Exec,
     /// The containment that was asked for cannot be had ([`Containment`]).
     Contain,
+    /// A limit of its ration cannot be held ([`Ration`]).
+    Ration,
 }
 
 impl Phase {
@@ -231,6 +245,7 @@ impl Phase {
             Self::Chdir => "chdir",
             Self::Exec => "exec",
             Self::Contain => "containment",
+            Self::Ration => "ration",
         }
     }
 }

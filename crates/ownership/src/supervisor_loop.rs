@@ -37,6 +37,7 @@ mod keep;
 mod namespace;
 mod off;
 mod peer;
+mod ration;
 mod record;
 mod recount;
 mod release;
@@ -197,6 +198,7 @@ impl Loop {
             self.feed(Event::Tick);
             self.watch_the_other();
             self.look_at_cells();
+            self.look_at_rations();
         }
         self.leave_place();
     }
@@ -429,8 +431,8 @@ const OWN_FILES: usize = 14;
 const SPARE_FILES: usize = 8;
 
 /// Descriptors that a start with a line takes for a moment: the other end, a copy for the other guard and two
-/// handles that the hello carries, its cgroup; and those that stay, the line and the handle.
-const START_FILES: usize = 7;
+/// handles that the hello carries, its cgroup and three groups of version 1; and those that stay, the line and the handle.
+const START_FILES: usize = 10;
 
 /// What a start in a pid namespace of its own takes beside that: the program, the guards' pipe and both ends of a line to
 /// number 1, and its handle.

@@ -31,6 +31,7 @@ fn order(id: u64, grace: Duration) -> Request {
         release: None,
         containment: crate::containment::Containment::Auto,
         joins: None,
+        ration: crate::ration::Ration::default(),
     }))
 }
 
@@ -44,7 +45,14 @@ fn ask(line: u64, request: Request) -> Event {
 }
 
 fn dead(pid: Pid) -> Dead {
-    Dead { pid, exit: Exit { status: ExitStatus::Code(0), usage: Usage::default() } }
+    Dead {
+        pid,
+        exit: Exit {
+            status: ExitStatus::Code(0),
+            usage: Usage::default(),
+            reached: crate::exit::Reached::default(),
+        },
+    }
 }
 
 fn died(pid: Pid, orphans: &[Pid]) -> Event {

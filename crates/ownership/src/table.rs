@@ -22,13 +22,16 @@ mod room;
 mod words;
 
 pub(crate) use room::is_too_small;
-use words::{decode_failure, decode_status, low, micros, status_word};
+pub(crate) use words::{Flag, Stage};
+use words::{
+    decode_failure, decode_reached, decode_status, low, micros, reached_word, status_word,
+};
 
 /// Most scopes at once. A system commonly has room for 32,768 processes; unused rows take no memory.
 const ROWS: usize = 65_536;
 
 /// Words of one row: 144 bytes.
-const ROW: usize = 18;
+const ROW: usize = 19;
 
 // The words of a row.
 const STATE: usize = 0;
@@ -51,6 +54,8 @@ const MARK: usize = 15;
 const ENDING: usize = 16;
 /// Number 1 of its pid namespace.
 const FIRST: usize = 17;
+/// What it had met of its ration when its process had ended.
+const REACHED: usize = 18;
 
 /// Words before the first row.
 const HEADER: usize = 64;
@@ -75,52 +80,6 @@ const LAST_ID: usize = 5;
 
 /// Header: where the marks of sweeping guards begin.
 const SWEEPING: usize = 6;
-
-/// How far a scope has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Stage {
-    /// Asked for. With a number in it the process exists, whatever else was not done.
-    Intent = 1,
-    /// Runs, or is open without a process.
-    Alive = 2,
-    /// Its process is dead; what it left may not be.
-    Dead = 3,
-    /// Nothing is left of it.
-    Empty = 4,
-}
-
-/// A fact about a row, beside its stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Flag {
-    /// It never had a process.
-    Rootless = 1,
-    /// The asking side has been told that it started.
-    ToldStarted = 1 << 1,
-    /// … that it exited.
-    ToldExited = 1 << 2,
-    /// It is stopped.
-    Paused = 1 << 4,
-    /// Its processes are nobody's child here: the guard that was their parent is dead.
-    Foster = 1 << 5,
-    /// The asking side has been told of its end, although something of it cannot die.
-    ToldEmptied = 1 << 6,
-    /// What its process leaves lives on, and is named.
-    Report = 1 << 7,
-    /// What its process leaves lives on.
-    Keep = 1 << 8,
-    /// It is the release command of its parent.
-    Releases = 1 << 9,
-    /// A group that something else started.
-    Group = 1 << 10,
-    /// Its leader leads a session too.
-    Session = 1 << 11,
-    /// It is let go when nobody in it lives.
-    OnceEmpty = 1 << 12,
-    /// It joined its owner's group.
-    Joined = 1 << 16,
-}
 
 /// Number of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -255,7 +214,8 @@ impl Table {
 
     /// Before the process is reaped: after that nobody could be told any more.
     pub(crate) fn set_exit(&self, slot: Slot, exit: &Exit) {
-        let Exit { status, usage } = exit;
+        let Exit { status, usage, reached } = exit;
+        self.set(slot, REACHED, reached_word(*reached));
         self.set(slot, USER, micros(usage.user));
         self.set(slot, SYSTEM, micros(usage.system));
         self.set(slot, MEMORY, usage.max_rss_kib);
@@ -283,6 +243,10 @@ impl Table {
         let flags = self.get(slot, FLAGS);
         let flags = if on { flags | flag as u64 } else { flags & !(flag as u64) };
         self.set(slot, FLAGS, flags);
+    }
+
+    pub(crate) fn is_flagged(&self, slot: Slot, flag: Flag) -> bool {
+        self.get(slot, FLAGS) & flag as u64 != 0
     }
 
     pub(crate) fn set_policy(&self, slot: Slot, policy: Leftovers) {
@@ -395,7 +359,7 @@ impl Table {
             system: Duration::from_micros(self.get(slot, SYSTEM)),
             max_rss_kib: self.get(slot, MEMORY),
         };
-        Some(Exit { status, usage })
+        Some(Exit { status, usage, reached: decode_reached(self.get(slot, REACHED)) })
     }
 
     pub(crate) fn set_release(&self, slot: Slot, deadline: Duration) {
@@ -528,7 +492,8 @@ mod tests {
         ours.flag(slot, Flag::Paused, false);
         let status = ExitStatus::Signal { signal: 9, core_dumped: true };
         let usage = Usage { user: GRACE, system: Duration::ZERO, max_rss_kib: 5 };
-        let exit = Exit { status, usage };
+        let reached = crate::exit::Reached { memory: 3, processes: 70_000, cpu: true };
+        let exit = Exit { status, usage, reached };
         ours.set_exit(slot, &exit);
         let row = theirs.rows(1).pop().expect("row");
         assert_eq!((row.stage, row.scope, row.id, row.grace), (Stage::Dead, ScopeId(7), 7, GRACE));

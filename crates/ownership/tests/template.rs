@@ -94,6 +94,28 @@ impl Drop for Copies {
     }
 }
 
+/// A copy runs with what its supervisor lays on it before it goes on.
+#[test]
+fn a_copy_has_a_ration_of_its_own() {
+    let mut copies = Copies::start(&[("COPY_NICE", "6"), ("COPY_PROCESSES", "50")]);
+    let template = copies.template();
+    let (copy, _) = copies.copy("1");
+    let nice = |who: Identity| {
+        let pid = rustix::process::Pid::from_raw(who.pid).expect("a number");
+        rustix::process::getpriority_process(Some(pid)).expect("nice")
+    };
+    assert_eq!(nice(copy), (nice(template) + 6).min(19), "the template itself has none");
+    let groups =
+        |who: Identity| fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("cgroup");
+    if groups(template).contains(":pids:") {
+        let pids = |who| {
+            let text = groups(who);
+            text.lines().find(|line| line.contains(":pids:")).map(str::to_owned)
+        };
+        assert_ne!(pids(copy), pids(template));
+    }
+}
+
 #[test]
 fn a_copy_is_as_alone_as_one_that_executed_its_program() {
     let mut copies = Copies::start(&[]);

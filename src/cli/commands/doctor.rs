@@ -8,8 +8,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use clap::Args;
+use delegate_core::launch::limits;
 use delegate_core::launch::program;
 use ownership::containment::{self, Choice, Limits, Systemd, Tier};
+use ownership::ration::{Limit, Means, Offers};
 use ownership::{ChildEvent, Containment, Machine, Spawn};
 use serde::Serialize;
 
@@ -59,7 +61,17 @@ struct Findings {
     state_dir: Directory,
     runtime_dir: Option<Directory>,
     limits: Bounds,
+    /// By what each limit of a child is held here.
+    child_limits: Vec<LimitRow>,
     kernel: Kernel,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitRow {
+    key: &'static str,
+    means: Option<&'static str>,
+    /// Why not by what is better, best first.
+    not: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -156,6 +168,7 @@ fn look(asked: Containment, context: &Context) -> Findings {
     }
     let choice = machine.choose(asked);
     let limits = containment::limits();
+    let offers = Offers::look(asked);
     let mut findings = Findings {
         schema: "delegate.doctor/1",
         version: env!("CARGO_PKG_VERSION"),
@@ -174,10 +187,11 @@ fn look(asked: Containment, context: &Context) -> Findings {
             pid_max: limits.pid_max,
             cgroup_pids: limits.cgroup_pids,
         },
+        child_limits: Limit::ALL.map(|limit| child_limit(&offers, limit)).into(),
         kernel: kernel(&machine),
     };
     findings.problems = problems(&findings, asked, &choice);
-    findings.remarks = remarks(&findings, &machine, limits);
+    findings.remarks = remarks(&findings, &machine, limits, offers.needs_leaf);
     findings.ok = findings.problems.is_empty();
     findings
 }
@@ -370,7 +384,21 @@ fn problems(findings: &Findings, asked: Containment, choice: &Choice) -> Vec<Str
     problems
 }
 
-fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String> {
+fn child_limit(offers: &Offers, limit: Limit) -> LimitRow {
+    let held = offers.decide(limit);
+    LimitRow {
+        key: limits::key(limit),
+        means: held.means.map(Means::word),
+        not: held.not.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn remarks(
+    findings: &Findings,
+    machine: &Machine,
+    limits: Limits,
+    needs_leaf: bool,
+) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut remark = |applies: bool, text: &str| {
         if applies {
@@ -389,6 +417,11 @@ fn remarks(findings: &Findings, machine: &Machine, limits: Limits) -> Vec<String
         findings.state_dir.local == Some(false),
         "the state directory is on a file system of another machine or process: the guards keep no \
          journal there, and SQLite may be slow or unsafe",
+    );
+    remark(
+        needs_leaf,
+        "where a limit of a child needs a controller of cgroup v2, this program moves into a cgroup inside of its \
+         own one first (ownership-leaf): only an empty one can hand controllers on",
     );
     remark(
         limits.open_files.1.is_some_and(|files| files < FEW_FILES),
@@ -434,6 +467,11 @@ fn show(to: &mut dyn Write, findings: &Findings) -> io::Result<()> {
     let (processes, cgroup_pids) = (bound(processes), bound(cgroup_pids));
     let pid_max = pid_max.map_or_else(|| "unknown".to_owned(), |max| max.to_string());
     row("", format!("processes {processes}, in our cgroup {cgroup_pids}, numbers to {pid_max}"))?;
+    for (at, LimitRow { key, means, not }) in findings.child_limits.iter().enumerate() {
+        let why = if not.is_empty() { String::new() } else { format!(" ({})", not.join("; ")) };
+        let name = if at == 0 { "of a child" } else { "" };
+        row(name, format!("{key}: {}{why}", means.unwrap_or("cannot be held")))?;
+    }
     let kernel = &findings.kernel;
     row("kernel", kernel.release.clone())?;
     let has = [

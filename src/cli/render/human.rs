@@ -147,6 +147,7 @@ fn cause(cause: &Cause) -> String {
             format!("ended by signal {signal}, core dumped")
         }
         Cause::OutOfMemory => "out of memory".to_owned(),
+        Cause::CpuTimeUsedUp => "processor time used up".to_owned(),
         Cause::StartFailed { phase, path, .. } => match path {
             Some(path) => format!("could not start: {} {}", shown(phase), shown(path)),
             None => format!("could not start: {}", shown(phase)),

@@ -6,7 +6,7 @@ use delegate_protocol::message::Verdict;
 use delegate_protocol::{ExitReason, Finish, Status};
 use ownership::ExitStatus;
 
-use super::{Said, Subject, signal_name};
+use super::{Said, Subject, limits, signal_name};
 use crate::monitor::{CancelReason, Facts};
 
 /// The answer that a model gives up with; it is no answer.
@@ -46,7 +46,18 @@ fn judge_finish(subject: &Subject, facts: &Facts, said: &Said, finish: &Finish) 
             error: told().or_else(|| Some("it failed and gave no reason".to_owned())),
         },
         Verdict::Panicked => error(told().unwrap_or_else(|| "the agent panicked".to_owned())),
-        Verdict::Completed | Verdict::MaxIterations => judge_answer(said, finish),
+        Verdict::Completed | Verdict::MaxIterations => {
+            let judgement = judge_answer(said, finish);
+            // What it could not do for want of something may be missing in its answer, and it may not know.
+            match limits::sentence(subject.reached, &subject.ration) {
+                Some(limit) if judgement.status == Status::Completed => Judgement {
+                    status: Status::Failed,
+                    exit_reason: ExitReason::Error,
+                    error: Some(limit),
+                },
+                Some(_) | None => judgement,
+            }
+        }
     }
 }
 
@@ -80,6 +91,10 @@ fn judge_answer(said: &Said, finish: &Finish) -> Judgement {
 fn judge_silence(subject: &Subject, facts: &Facts, said: &Said) -> Judgement {
     if let Some(stopped) = stopped(subject, facts) {
         return stopped;
+    }
+    // Whatever else it did, that is why.
+    if let Some(limit) = limits::sentence(subject.reached, &subject.ration) {
+        return error(limit);
     }
     if facts.start_timeout {
         let limit = subject.start_limit.as_secs_f64();

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use delegate_protocol::{Isolation, Tokens};
+use ownership::Reached;
 
 use super::*;
 use crate::collect::Answer;
@@ -71,6 +72,10 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 fn judged(case: Case) -> Judgement {
+    judged_with(case, Reached::default())
+}
+
+fn judged_with(case: Case, reached: Reached) -> Judgement {
     let Case { verdict, cancel, answer, .. } = case;
     let failure = StartFailure {
         phase: "exec".to_owned(),
@@ -92,6 +97,8 @@ fn judged(case: Case) -> Judgement {
         missed: Vec::new(),
         subtree: None,
         over_budget: None,
+        reached,
+        ration: ownership::Ration::default(),
     };
     let facts = Facts {
         cancel,
@@ -198,4 +205,36 @@ fn the_order_of_the_rules_is_seen() {
     for (left, right) in [(0, 9), (1, 2), (5, 7), (6, 9), (9, 11)] {
         assert!(differs(left, right), "{left} and {right} may be swapped");
     }
+}
+
+/// A limit that was met makes no success, is why a silent child ended that nobody stopped, and changes nothing else.
+#[test]
+fn a_limit_that_was_met_is_no_success_and_explains_a_silent_end() {
+    let met = [
+        Reached { memory: 1, ..Reached::default() },
+        Reached { processes: 1, ..Reached::default() },
+        Reached { cpu: true, ..Reached::default() },
+    ];
+    let mut changed = [0_u32; 2];
+    for (case, reached) in cases().flat_map(|case| met.map(|reached| (case, reached))) {
+        let (before, after) = (judged(case), judged_with(case, reached));
+        let status = (after.status, after.exit_reason);
+        let named = after.error.as_deref().is_some_and(|error| {
+            ["out of memory", "as many processes", "processor time"]
+                .iter()
+                .any(|w| error.contains(w))
+        });
+        let silent = !case.start_failed && case.verdict.is_none() && case.cancel.is_none();
+        if before.status == Status::Completed {
+            assert_eq!((status, named), ((Status::Failed, ExitReason::Error), true), "{case:?}");
+            changed[0] += 1;
+        } else if silent {
+            assert_eq!((status, named), ((Status::Error, ExitReason::Error), true), "{case:?}");
+            changed[1] += 1;
+        } else {
+            assert_eq!(status, (before.status, before.exit_reason), "{case:?}");
+            assert_eq!(after.error, before.error, "{case:?}");
+        }
+    }
+    assert!(changed.iter().all(|cases| *cases > 0), "{changed:?}");
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-pub(crate) use super::table::{KEYS, MOST_MONEY};
+pub(crate) use super::table::{KEYS, MEMORY, MOST_MONEY};
 
 mod words;
 
@@ -29,6 +29,12 @@ pub(crate) enum Id {
     StartTimeout,
     HeartbeatInterval,
     Containment,
+    MaxMemory,
+    MaxProcesses,
+    MaxOpenFiles,
+    MaxCpu,
+    ChildNice,
+    ChildCpuWeight,
     MaxIterations,
     MaxResultBytes,
     MaxSummaryChars,
@@ -71,6 +77,8 @@ pub(crate) enum Type {
     Count { min: u64, max: u64, optional: bool },
     /// US dollars, or `null`.
     Money,
+    /// Bytes, as a number or as text with a unit, or `null`.
+    Bytes,
     /// Seconds; the twin key takes a duration text.
     Seconds { min: Duration, optional: bool },
     /// `warn`, `interrupt` or `kill`.

@@ -12,6 +12,7 @@
 //! | [`diagnostic`] | what is wrong, where, and what to do |
 //! | [`duration`], `nearest` | duration texts, and what a person probably meant |
 
+pub mod bytes;
 pub mod diagnostic;
 pub mod duration;
 mod keys;
@@ -98,6 +99,8 @@ pub struct Settings {
     pub heartbeat_interval: Duration,
     /// What holds a child and all that it starts together.
     pub containment: ownership::Containment,
+    /// What a child process and all that it starts may use of the machine.
+    pub ration: ownership::Ration,
     /// Turns of a model-calling agent.
     pub max_iterations: u32,
     /// Largest answer in bytes.
@@ -176,6 +179,7 @@ impl Default for Settings {
             start_timeout: Duration::from_secs(60),
             heartbeat_interval: Duration::from_secs(30),
             containment: ownership::Containment::Auto,
+            ration: ownership::Ration::default(),
             max_iterations: 50,
             max_result_bytes: 1 << 30,
             max_summary_chars: None,

@@ -4,15 +4,18 @@ use serde_json::{Map, Value, json};
 
 use super::PoolStrategy;
 use super::duration;
-use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, MOST_MONEY, Type};
+use super::keys::{EFFORTS, FALLBACK_FIELDS, KEYS, KeyInfo, LOOPS_OWN, MEMORY, MOST_MONEY, Type};
 use super::pools::LIMIT_FIELDS;
 
 /// A duration text; that it is not too short is left to the program.
 const DURATION: &str = "^([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 
+/// An amount of bytes; how much it is is left to the program.
+const BYTES: &str = "^\\s*[0-9]+(\\.[0-9]+)?\\s*(?i:[kmgt]i?b|b)\\s*$";
+
 /// What a configuration file may hold, as JSON Schema (draft 2020-12) in JSON text. What the program
-/// accepts is valid here. Two things the schema cannot say and the program refuses all the same: the
-/// length of a duration text, and what is wrong with YAML itself.
+/// accepts is valid here. Three things the schema cannot say and the program refuses all the same: the
+/// length of a duration text, how much an amount of bytes is, and what is wrong with YAML itself.
 #[must_use]
 pub fn schema() -> String {
     let mut properties = Map::new();
@@ -103,6 +106,11 @@ fn of(key: &KeyInfo) -> Value {
         Type::Money => json!({
             "type": ["number", "null"], "exclusiveMinimum": 0, "maximum": MOST_MONEY,
         }),
+        Type::Bytes => json!({ "anyOf": [
+            { "type": "integer", "minimum": MEMORY.0, "maximum": MEMORY.1 },
+            { "type": "string", "pattern": BYTES },
+            { "type": "null" },
+        ]}),
         Type::Seconds { min, optional } => json!({
             "type": with_null("number", optional),
             "minimum": min.as_secs_f64(),
@@ -260,6 +268,15 @@ mod tests {
             "janitor_at_start: kill",
             "containment: strong",
             "containment: null",
+            "max_memory: 5",
+            "max_memory: lots",
+            "max_memory: 512",
+            "max_memory: [1]",
+            "max_processes: 1",
+            "child_nice: 20",
+            "child_nice: -1",
+            "child_cpu_weight: 0",
+            "max_cpu_seconds: 0.5",
             "credential_pools: keys.yaml",
             "credential_pools: [/a]",
             "credential_pool_strategies: {a: best}",

@@ -8,7 +8,9 @@ use delegate_protocol::{Fallback, Value};
 use super::keys::{self, Id};
 use super::search::{self, Candidate, Found};
 use super::yaml::Source;
-use super::{Diagnostic, Loaded, Origin, ProcessIsolation, Settings, Sources, layer, pools, trust};
+use super::{
+    Diagnostic, Loaded, Origin, ProcessIsolation, Settings, Sources, bytes, layer, pools, trust,
+};
 
 /// What stands for a key.
 const MASK: &str = "***";
@@ -85,6 +87,16 @@ fn value(settings: &Settings, id: Id) -> Value {
         Id::TerminateGrace => seconds(settings.terminate_grace),
         Id::StartTimeout => seconds(settings.start_timeout),
         Id::Containment => Value::from(settings.containment.word()),
+        Id::MaxMemory => {
+            settings.ration.memory.map_or(Value::Null, |memory| Value::from(bytes::show(memory)))
+        }
+        Id::MaxProcesses => settings.ration.processes.map_or(Value::Null, whole),
+        Id::MaxOpenFiles => settings.ration.open_files.map_or(Value::Null, whole),
+        Id::MaxCpu => settings.ration.cpu.map_or(Value::Null, seconds),
+        Id::ChildNice => settings.ration.nice.map_or(Value::Null, |nice| count(nice.into())),
+        Id::ChildCpuWeight => {
+            settings.ration.cpu_weight.map_or(Value::Null, |weight| count(weight.into()))
+        }
         Id::HeartbeatInterval => seconds(settings.heartbeat_interval),
         Id::MaxIterations => count(settings.max_iterations),
         Id::MaxResultBytes => whole(settings.max_result_bytes),

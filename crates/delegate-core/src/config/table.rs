@@ -1,6 +1,7 @@
 //! The one table of settings: [`KEYS`]. What its columns mean is in [`super::keys`].
 
 mod launching;
+mod limits;
 mod trees;
 
 use std::time::Duration;
@@ -8,6 +9,9 @@ use std::time::Duration;
 use super::keys::{Id, KeyInfo, Type};
 
 pub(crate) use trees::MOST_MONEY;
+
+/// Least memory that a child may be held to, and the most: 1 MiB, 1 PiB.
+pub(crate) const MEMORY: (u64, u64) = (1 << 20, 1 << 50);
 
 /// Most bytes of one answer that may be asked for: 1 TiB.
 const MAX_BYTES: u64 = 1 << 40;
@@ -26,7 +30,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const U32: u64 = u32::MAX as u64;
 
 /// Every setting.
-pub(crate) const KEYS: [KeyInfo; 48] = [
+pub(crate) const KEYS: [KeyInfo; 54] = [
     KeyInfo {
         id: Id::ProcessIsolation,
         name: "process_isolation",
@@ -158,6 +162,12 @@ pub(crate) const KEYS: [KeyInfo; 48] = [
         sensitive: false,
         about: "What holds a child and all that it starts together: auto (the best that there is), subreaper, cgroup or pid-namespace (a child then sees other process numbers); what cannot be had is refused (delegate doctor).",
     },
+    limits::MAX_MEMORY,
+    limits::MAX_PROCESSES,
+    limits::MAX_OPEN_FILES,
+    limits::MAX_CPU,
+    limits::CHILD_NICE,
+    limits::CHILD_CPU_WEIGHT,
     KeyInfo {
         id: Id::MaxIterations,
         name: "max_iterations",

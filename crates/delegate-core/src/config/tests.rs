@@ -102,6 +102,12 @@ fn every_key_reaches_its_setting() {
   stale_in_tool: 42s
   on_stale: kill
   containment: subreaper
+  max_memory: 512MiB
+  max_processes: 64
+  max_open_files: 128
+  max_cpu: 2m
+  child_nice: 5
+  child_cpu_weight: 50
   interrupt_grace_seconds: 0
   terminate_grace: 250ms
   start_timeout_seconds: 0.5
@@ -150,6 +156,14 @@ fn every_key_reaches_its_setting() {
         stale_in_tool: Duration::from_secs(42),
         on_stale: OnStale::Kill,
         containment: ownership::Containment::Subreaper,
+        ration: ownership::Ration {
+            memory: Some(512 << 20),
+            processes: Some(64),
+            open_files: Some(128),
+            cpu: Some(Duration::from_secs(120)),
+            nice: Some(5),
+            cpu_weight: Some(50),
+        },
         interrupt_grace: Duration::ZERO,
         terminate_grace: Duration::from_millis(250),
         start_timeout: Duration::from_millis(500),

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use delegate_protocol::{ApiKey, Fallback, Value};
 
-use super::keys::{EFFORTS, KeyInfo, MOST_MONEY, Type};
+use super::keys::{EFFORTS, KeyInfo, MEMORY, MOST_MONEY, Type};
 use super::yaml::{self, Kind, Node, Source};
 use super::{
-    AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation,
+    AtStart, CallLimits, LauncherWish, OnStale, Overflow, PoolStrategy, ProcessIsolation, bytes,
     did_you_mean, duration, pools,
 };
 use ownership::Containment;
@@ -61,6 +61,7 @@ pub(crate) fn check(
         (Type::Flag, Kind::Scalar(Value::Bool(on))) => Ok(Typed::Flag(*on)),
         (Type::Count { min, max, .. }, Kind::Scalar(value)) => question.count(value, min, max),
         (Type::Money, Kind::Scalar(value)) => question.money(value),
+        (Type::Bytes, Kind::Scalar(value)) => question.bytes(value),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) if is_twin => question.text(value, min),
         (Type::Seconds { min, .. }, Kind::Scalar(value)) => question.seconds(value, min),
         (Type::OnStale, Kind::Scalar(Value::Text(word))) => question.on_stale(word),
@@ -98,6 +99,7 @@ const fn is_optional(kind: Type) -> bool {
         | Type::Effort
         | Type::Overrides
         | Type::Money
+        | Type::Bytes
         | Type::Path
         | Type::Strategies
         | Type::Limits
@@ -228,6 +230,16 @@ impl Question<'_> {
             .filter(|number| (min..=max).contains(number))
             .map(Typed::Count)
             .ok_or_else(|| self.out_of_range())
+    }
+
+    fn bytes(&self, value: &Value) -> Result<Typed, Wrong> {
+        let (min, max) = MEMORY;
+        match value {
+            Value::Text(text) => bytes::parse(text)
+                .ok_or_else(|| self.wrong_type(None))
+                .and_then(|bytes| self.count(&Value::UInt(bytes), min, max)),
+            value => self.count(value, min, max),
+        }
     }
 
     fn money(&self, value: &Value) -> Result<Typed, Wrong> {

@@ -47,6 +47,7 @@ mod linux {
                         pool: settings.pool,
                         grace: plan.settings.terminate_grace,
                         containment: plan.settings.containment,
+                        ration: plan.settings.ration,
                     };
                     let made = || Arc::new(Pool::new(zygotes(), terms));
                     Launcher::Pool(Arc::clone(self.pool.get_or_init(made)))

@@ -8,10 +8,10 @@ use delegate_protocol::delegation::Work;
 use delegate_protocol::{Isolation, RunId};
 use tokio::sync::oneshot;
 
+use super::Inner;
 use super::batch::When;
-use super::{Inner, check_containment};
 use crate::file_state::registry::Who;
-use crate::launch::{self, Launcher, program};
+use crate::launch::{self, Launcher, limits, program};
 use crate::lease::batch::BatchKeys;
 use crate::plan::{self, Parent, Plan, StartError, Task};
 use crate::run::batch::Batch as BatchLoop;
@@ -55,7 +55,7 @@ impl Inner {
         title: String,
         (run, control): (RunId, Arc<ControlState>),
     ) -> Result<Assembled, StartError> {
-        check_containment(plan.settings.containment)?;
+        limits::check(&plan.settings, plan.isolation == Isolation::Process)?;
         if self.live.is_paused() {
             return Err(StartError::Paused);
         }

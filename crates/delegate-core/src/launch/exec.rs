@@ -49,6 +49,7 @@ pub(super) fn spawn(worker: &WorkerProgram, pipes: Pipes, launch: &Launch) -> (S
         .line(OWNER_FD)
         .grace(launch.terminate_grace)
         .containment(launch.containment)
+        .ration(launch.ration)
         .purpose(launch.purpose.clone());
     let mut shared = None;
     if let Some((page, memfd)) = page.filter(|_| worker.is_ours()) {

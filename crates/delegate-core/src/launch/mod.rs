@@ -6,6 +6,7 @@
 //! back through a [`Sink`]; [`crate::run`] holds the rest.
 
 pub mod exec;
+pub mod limits;
 #[cfg(target_os = "linux")]
 pub mod pool;
 pub mod program;
@@ -88,6 +89,8 @@ pub struct Launch {
     pub terminate_grace: Duration,
     /// What holds its scope together (processes only).
     pub containment: ownership::Containment,
+    /// What its scope may use (processes only).
+    pub ration: ownership::Ration,
     /// What happens to it.
     pub sink: Sink,
     /// Wakes the reader of its line (threads only).

@@ -48,6 +48,8 @@ pub struct Terms {
     pub grace: Duration,
     /// What holds its scope together.
     pub containment: Containment,
+    /// What its scope may use.
+    pub ration: ownership::Ration,
 }
 
 #[derive(Debug, Default)]
@@ -206,7 +208,8 @@ impl Stock {
         shelf.used = true;
         shelf.failed = false;
         let same = self.terms.grace == launch.terminate_grace
-            && self.terms.containment == launch.containment;
+            && self.terms.containment == launch.containment
+            && self.terms.ration == launch.ration;
         let mut found: Option<Idle> = None;
         while let Some(idle) = shelf.idle.pop().filter(|_| same) {
             let usable = idle.surroundings == surroundings && !idle.waits.has_exited();
@@ -354,6 +357,7 @@ impl Stock {
                 purpose: format!("waits for a task of {agent}"),
                 terminate_grace: self.terms.grace,
                 containment: self.terms.containment,
+                ration: self.terms.ration,
                 sink: Arc::new(move |event| told.tell(event)),
                 waker: Arc::new(|| {}),
                 again: theirs,

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use delegate_child::{Ending, Host, Kept, OwnerSource, Registry, link, serve_beside};
-use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Scope, Usage};
+use ownership::{ChildEvent, Emptied, Exit, ExitStatus, Owner, Reached, Scope, Usage};
 
 use super::{Handle, Launch, Launched, Line, Sink, StartFailure, failure};
 
@@ -118,6 +118,7 @@ impl LazyScope {
         (self.sink)(ChildEvent::Exited(Exit {
             status: ExitStatus::Code(0),
             usage: Usage::default(),
+            reached: Reached::default(),
         }));
         let before = std::mem::replace(&mut *self.lock(), State::Closed);
         match before {
@@ -229,6 +230,7 @@ mod tests {
             purpose: "test".to_owned(),
             terminate_grace: Duration::ZERO,
             containment: ownership::Containment::Auto,
+            ration: ownership::Ration::default(),
             sink: Arc::new(|_| {}),
             waker: Arc::new(|| {}),
             again: None,

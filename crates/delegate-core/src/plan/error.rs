@@ -127,6 +127,16 @@ pub enum StartError {
         /// Why not.
         why: String,
     },
+    /// A limit of what a child may use cannot be held here.
+    #[error(
+        "{key} cannot be held here: {why}; set it to null, or see `delegate doctor`; nothing was started"
+    )]
+    NoLimit {
+        /// The setting.
+        key: &'static str,
+        /// Why not.
+        why: String,
+    },
     /// A task is to have a git worktree of its own, and can have none.
     #[error(
         "task {task} can have no git worktree of its own in {}: {why}; give it a `cwd` in a repository with a \
@@ -265,6 +275,7 @@ impl StartError {
             | Self::TooManyTasks { .. }
             | Self::Unsupported { .. }
             | Self::NoContainment { .. }
+            | Self::NoLimit { .. }
             | Self::NotItsOwnWorker
             | Self::BackgroundFull { .. }
             | Self::NotKept { .. }

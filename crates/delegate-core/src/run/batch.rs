@@ -121,6 +121,8 @@ struct Active {
     place: Option<tree::Place>,
     /// Which of them it has used up.
     over_budget: Option<String>,
+    /// What its process and all that it started had met of their ration.
+    reached: ownership::Reached,
     delegations: nested::Delegations,
 }
 
@@ -239,6 +241,7 @@ impl Loop {
             monitor.skip(*index);
             batch.control.close(*index);
         }
+        let batch_warnings = batch.plan.warnings();
         Self {
             seat,
             granted,
@@ -259,7 +262,7 @@ impl Loop {
             statuses,
             left_running: Vec::new(),
             unverified: Vec::new(),
-            warnings: Vec::new(),
+            warnings: batch_warnings,
             durable: true,
             paused: false,
             launches_held: false,
@@ -432,7 +435,12 @@ impl Loop {
 
     fn system(&mut self, index: u32, event: SystemEvent) {
         let input = match event {
-            SystemEvent::Exited(exit) => Input::Exited(exit.status),
+            SystemEvent::Exited(exit) => {
+                if let Some(active) = self.active.get_mut(&index) {
+                    active.reached = exit.reached;
+                }
+                Input::Exited(exit.status)
+            }
             SystemEvent::Emptied(emptied) => Input::Emptied(emptied),
             SystemEvent::Lost => Input::Lost,
             // Told only of what shares its owner's terminal.

@@ -4,14 +4,14 @@
 //! line, which starts programs over it all the time), `scope ID`, `within SCOPE ID GRACE_MS SCRIPT`,
 //! `end ID GRACE_MS`, `drop ID`, `ping`. The end of input ends it.
 //! Says: `started ID PID`, `opened ID`, `failed ID WHY`, `exited ID STATUS` (`unknown` if so), `emptied ID LEFT`, `lost ID`,
-//! `pong`.
+//! `pong`. With `SPAWN_RATION` every child has one.
 
 use std::collections::HashMap;
 use std::io::BufRead;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ownership::{ChildEvent, ExitStatus, Owned, Owner, Program, Scope, Spawn, SpawnError};
+use ownership::{ChildEvent, ExitStatus, Owned, Owner, Program, Ration, Scope, Spawn, SpawnError};
 
 /// The role of a worker of it; any program that may be one gives it to [`run`].
 pub(crate) const WORKER: &str = "@scripted-worker";
@@ -82,13 +82,27 @@ fn start(owner: &Owner, handles: &mut HashMap<String, Handle>, rest: &str) {
         Some(script) => Spawn::new("/bin/sh").arg("-c").arg(script),
         None => Spawn::program(Program::current().expect("this program")).arg(WORKER).line(LINE),
     };
-    let spawn = spawn.env("SPAWN_ID", id).grace(millis(grace));
+    let spawn = spawn.env("SPAWN_ID", id).grace(millis(grace)).ration(ration());
     match owner.spawn(spawn, tell(id.to_owned())) {
         Ok(child) => {
             say(format_args!("started {id} {}", child.pid()));
             handles.insert(id.to_owned(), Handle::Child(child));
         }
         Err(error) => failed(id, &error),
+    }
+}
+
+/// What `SPAWN_RATION` says: bytes of memory, processes, weight and nice value, one blank between.
+fn ration() -> Ration {
+    let text = std::env::var("SPAWN_RATION").unwrap_or_default();
+    let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
+    let mut next = || numbers.next().flatten();
+    Ration {
+        memory: next(),
+        processes: next(),
+        cpu_weight: next().and_then(|weight| weight.try_into().ok()),
+        nice: next().and_then(|nice| nice.try_into().ok()),
+        ..Ration::default()
     }
 }
 

@@ -387,7 +387,14 @@ fn came(back: Back, fds: Vec<OwnedFd>, tag: String) -> Result<Came, Why> {
     let program = argv.first().map(PathBuf::from).unwrap_or_default();
     let late = Late::default();
     let told = late.clone();
-    let terms = Terms { grace, leftovers, release, group, containment: Containment::Auto };
+    let terms = Terms {
+        grace,
+        leftovers,
+        release,
+        group,
+        containment: Containment::Auto,
+        ration: crate::ration::Ration::default(),
+    };
     let on_event = Box::new(move |event| told.event(event));
     let child = Arc::new(Child::new(id, terms, program, None, on_event));
     let fd = Arc::new(handle);

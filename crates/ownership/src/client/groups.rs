@@ -43,7 +43,14 @@ impl Client {
         let grace = DEFAULT_GRACE;
         let (leftovers, group) = (Leftovers::Kill, Some(adopted));
         let containment = Containment::Auto;
-        let terms = Terms { grace, leftovers, release: None, group, containment };
+        let terms = Terms {
+            grace,
+            leftovers,
+            release: None,
+            group,
+            containment,
+            ration: crate::ration::Ration::default(),
+        };
         let id = next_spawn();
         let child = Child::new(id, terms, PathBuf::new(), None, Box::new(|_| ()));
         let request = Request::Adopt { id, group: adopted, grace };

@@ -134,7 +134,7 @@ impl Client {
         if child.pending().is_some() {
             return;
         }
-        let Terms { grace, leftovers, release, group, containment: _ } = &child.terms;
+        let Terms { grace, leftovers, release, group, containment: _, ration: _ } = &child.terms;
         let (id, grace, leftovers) = (child.id, *grace, *leftovers);
         let command =
             release.as_ref().and_then(|(fd, deadline)| Some((fd.try_clone().ok()?, *deadline)));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{PidfdFlags, Resource, getrlimit, pidfd_open};
 
+use super::LEAF;
 use super::NoNamespace;
 use super::{Cgroup2, Limits, Machine};
 use crate::hook;
@@ -135,7 +136,8 @@ pub(crate) fn cgroup_of_guards() -> Cgroup2 {
     seen.own = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| own_path(&text));
     let Some(mount) = mount else { return seen };
     if let Some(own) = &seen.own {
-        seen.dir = joined(&mount.at, &mount.root, own).filter(|dir| dir.is_dir());
+        let dir = joined(&mount.at, &mount.root, own).filter(|dir| dir.is_dir());
+        seen.dir = dir.map(|dir| base_of(&dir));
     }
     seen.mount = Some(mount.at);
     if let Some(dir) = &seen.dir {
@@ -156,6 +158,26 @@ pub fn dir_of(path: &Path) -> Option<PathBuf> {
 pub(crate) fn dir_of_cgroup(path: &str) -> Option<PathBuf> {
     let mount = mounts().find(|mount| mount.kind == "cgroup2")?;
     joined(&mount.at, &mount.root, path)
+}
+
+/// The cgroup in which owner and guards began: they may have moved into a leaf of it.
+pub(crate) fn base_of(dir: &Path) -> PathBuf {
+    let parent = dir.parent().filter(|_| dir.file_name().is_some_and(|name| name == LEAF));
+    parent.unwrap_or(dir).to_owned()
+}
+
+/// Our own cgroup of version 1 for this controller: `None` where none has it, `Some(None)` where ours is not
+/// below its mount.
+pub(crate) fn group_v1(controller: &str) -> Option<Option<PathBuf>> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let names = |list: &str| list.split(',').any(|name| name == controller);
+    let path = own.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        names(controllers).then_some(path)
+    })?;
+    let mount = mounts().find(|mount| mount.kind == "cgroup" && names(&mount.options));
+    let dir = mount.and_then(|mount| joined(&mount.at, &mount.root, path));
+    Some(dir.filter(|dir| dir.is_dir()))
 }
 
 /// Makes a cgroup, sees what it has and removes it.

@@ -240,7 +240,7 @@ impl About {
     fn error(self, failure: Failure) -> SpawnError {
         let path = match failure.phase {
             Phase::Chdir => self.dir,
-            Phase::Exec | Phase::Contain => Some(self.program),
+            Phase::Exec | Phase::Contain | Phase::Ration => Some(self.program),
             Phase::Request | Phase::Supervisor | Phase::Clone | Phase::Setup => None,
         };
         SpawnError {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{Adopted, Back, Image, MAX_FDS, MAX_NAMED, Order};
 use crate::containment::Containment;
-use crate::exit::{Emptied, Exit, ExitStatus, Process, Released, Usage};
+use crate::exit::{Emptied, Exit, ExitStatus, Process, Reached, Released, Usage};
+use crate::ration::Ration;
 use crate::spawn::{Joins, Leftovers};
 
 #[derive(Default)]
@@ -58,7 +59,7 @@ impl Writer {
 
     pub(super) fn order(&mut self, order: &Order) -> &mut Self {
         let Order { id, image, argv, env, dir, fds, line, template, grace, .. } = order;
-        let Order { leftovers, release, containment, joins, .. } = order;
+        let Order { leftovers, release, containment, joins, ration, .. } = order;
         self.long(*id);
         match image {
             Image::Open => self.byte(0),
@@ -86,6 +87,26 @@ impl Writer {
             Some(Joins { group, ignored, blocked }) => {
                 self.byte(1).signed(*group).long(*ignored).long(*blocked)
             }
+        };
+        self.ration(ration)
+    }
+
+    fn ration(&mut self, ration: &Ration) -> &mut Self {
+        let Ration { memory, processes, open_files, cpu, nice, cpu_weight } = ration;
+        for count in [memory, processes, open_files] {
+            match count {
+                None => self.byte(0),
+                Some(count) => self.byte(1).long(*count),
+            };
+        }
+        self.deadline(*cpu);
+        match nice {
+            None => self.byte(0),
+            Some(nice) => self.byte(1).byte(*nice),
+        };
+        match cpu_weight {
+            None => self.byte(0),
+            Some(weight) => self.byte(1).word(u32::from(*weight)),
         }
     }
 
@@ -121,8 +142,10 @@ impl Writer {
     }
 
     pub(super) fn exit(&mut self, exit: &Exit) -> &mut Self {
-        let Exit { status, usage: Usage { user, system, max_rss_kib } } = exit;
-        self.status(*status).duration(*user).duration(*system).long(*max_rss_kib)
+        let Exit { status, usage: Usage { user, system, max_rss_kib }, reached } = exit;
+        let Reached { memory, processes, cpu } = *reached;
+        self.status(*status).duration(*user).duration(*system).long(*max_rss_kib);
+        self.word(memory).word(processes).byte(u8::from(cpu))
     }
 
     pub(super) fn status(&mut self, status: ExitStatus) -> &mut Self {
@@ -241,6 +264,21 @@ impl<'a> Reader<'a> {
             release: self.deadline()?,
             containment: Containment::ALL.get(usize::from(self.byte()?)).copied()?,
             joins: if self.flag()? { Some(self.joins()?) } else { None },
+            ration: self.ration()?,
+        })
+    }
+
+    fn ration(&mut self) -> Option<Ration> {
+        Some(Ration {
+            memory: if self.flag()? { Some(self.long()?) } else { None },
+            processes: if self.flag()? { Some(self.long()?) } else { None },
+            open_files: if self.flag()? { Some(self.long()?) } else { None },
+            cpu: self.deadline()?,
+            nice: if self.flag()? { Some(self.byte()?) } else { None },
+            cpu_weight: match self.flag()? {
+                true => Some(u16::try_from(self.word()?).ok()?),
+                false => None,
+            },
         })
     }
 
@@ -298,7 +336,8 @@ impl<'a> Reader<'a> {
         let status = self.status()?;
         let usage =
             Usage { user: self.duration()?, system: self.duration()?, max_rss_kib: self.long()? };
-        Some(Exit { status, usage })
+        let reached = Reached { memory: self.word()?, processes: self.word()?, cpu: self.flag()? };
+        Some(Exit { status, usage, reached })
     }
 
     pub(super) fn status(&mut self) -> Option<ExitStatus> {

@@ -5,7 +5,11 @@ use super::*;
 use crate::table::{Flag, Stage, Table};
 
 fn exit() -> Exit {
-    Exit { status: ExitStatus::Code(7), usage: Usage::default() }
+    Exit {
+        status: ExitStatus::Code(7),
+        usage: Usage::default(),
+        reached: crate::exit::Reached::default(),
+    }
 }
 
 fn fresh() -> (Supervisor, Instant) {

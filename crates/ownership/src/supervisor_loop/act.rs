@@ -93,7 +93,11 @@ impl Loop {
         let row = self.rows.get(&scope).and_then(|slot| self.table.read(*slot));
         let grace = row.map_or(DEFAULT_GRACE, |row| row.ending.unwrap_or(row.grace));
         self.forget_row(scope);
-        self.leave_cell(scope, grace)
+        let strays = self.leave_cell(scope, grace);
+        if strays.is_none() {
+            self.leave_pen(scope);
+        }
+        strays
     }
 
     fn reply(&mut self, line: ScopeId, reply: &Reply, about: Option<ScopeId>) {

@@ -7,12 +7,13 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Loop, now, scope};
-use crate::cgroup::{self, Cell, Place, Stale};
-use crate::containment::{Containment, Why, cgroup_of_guards};
+use super::Loop;
+use super::ration::{Given as Rationed, Pens};
+use crate::cgroup::{Cell, Place};
+use crate::containment::{Containment, LEAF, Why, cgroup_of_guards};
 use crate::hook;
 use crate::identity::Stat;
 use crate::journal;
@@ -21,22 +22,22 @@ use crate::line;
 use crate::membership::Member;
 use crate::protocol::{Failure, Image, Order};
 use crate::registry::ScopeId;
-use crate::spawn::{DEFAULT_GRACE, Phase};
+use crate::spawn::Phase;
 use crate::succession::Role;
 use crate::supervisor::Event;
 use crate::sys::Pid;
+use crate::sys::burden::Burden;
 use crate::table::Slot;
 
 /// For tests only: what is asked for instead of what the owner has.
 const TEST_CONTAINMENT: &str = "OWNERSHIP_TEST_CONTAINMENT";
 
-/// What is empty and cannot be removed yet is tried again after this time; what a dead owner left, first
-/// after this time, then after twice that, up to [`SLOWEST_LOOK`].
-const FIRST_LOOK: Duration = Duration::from_millis(20);
-const SLOWEST_LOOK: Duration = Duration::from_secs(2);
-
 /// A guard that leaves may remove an empty cgroup that its successor has just made: it is made again.
 const CELL_TRIES: usize = 2;
+
+mod stale;
+
+use stale::{Ending, FIRST_LOOK};
 
 /// How scopes are held together here.
 pub(super) struct Tier {
@@ -49,18 +50,13 @@ pub(super) struct Tier {
     /// Why a systemd that was asked for a scope gave none.
     pub(super) no_scope: Option<String>,
     place: Option<Place>,
+    /// Rations of scopes.
+    pub(super) pens: Pens,
     /// Cgroups of scopes that are over, which could not be removed.
     lingering: Vec<Cell>,
     stale: Vec<Ending>,
     due: Option<Instant>,
     pause: Duration,
-}
-
-/// What a dead owner left, while it is ended.
-struct Ending {
-    left: Stale,
-    kill_at: Instant,
-    killed: bool,
 }
 
 impl Tier {
@@ -79,6 +75,7 @@ impl Tier {
             base,
             no_scope,
             place: None,
+            pens: Pens::default(),
             lingering: Vec::new(),
             stale: Vec::new(),
             due: None,
@@ -88,12 +85,21 @@ impl Tier {
 
     /// When there is something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.due
+        [self.due, self.pens.due()].into_iter().flatten().min()
+    }
+
+    pub(super) fn forget_place(&mut self) {
+        self.place = None;
+    }
+
+    /// Our own cgroup, where it can be used.
+    pub(super) fn base(&self) -> Result<&Path, &Why> {
+        self.base.as_deref()
     }
 
     /// The descriptors that it holds.
     pub(super) fn files(&self) -> usize {
-        usize::from(self.place.is_some()) + self.stale.len()
+        usize::from(self.place.is_some()) + self.stale.len() + self.pens.files()
     }
 
     /// Whether everything that was found was told to end, and after its grace killed.
@@ -129,12 +135,50 @@ impl Loop {
         fds: &[OwnedFd],
         theirs: Option<&OwnedFd>,
     ) -> Result<(Pid, OwnedFd), Failure> {
+        for _ in 1..CELL_TRIES {
+            match self.start_once(scope, slot, order, fds, theirs) {
+                // Its pen is gone, and with it what it would be held to.
+                Err(Failure { phase: Phase::Ration, errno: libc::ENOENT }) => self.leave_pen(scope),
+                started => return started,
+            }
+        }
+        self.start_once(scope, slot, order, fds, theirs)
+    }
+
+    fn start_once(
+        &mut self,
+        scope: ScopeId,
+        slot: Slot,
+        order: &Order,
+        fds: &[OwnedFd],
+        theirs: Option<&OwnedFd>,
+    ) -> Result<(Pid, OwnedFd), Failure> {
+        let rationed = self.give_ration(scope, slot, order)?;
+        let started = self.start_rationed(scope, slot, order, fds, (theirs, &rationed))?;
+        self.rank(started.0, &rationed.burden);
+        Ok(started)
+    }
+
+    fn start_rationed(
+        &mut self,
+        scope: ScopeId,
+        slot: Slot,
+        order: &Order,
+        fds: &[OwnedFd],
+        (theirs, rationed): (Option<&OwnedFd>, &Rationed),
+    ) -> Result<(Pid, OwnedFd), Failure> {
         // Copies of a template write theirs over its own, so all are of one length.
         let tag = match (order.template, &order.image) {
             (None, Image::Named(_) | Image::Open) => {
                 let tag = format!("{}:{}", self.owner_identity, scope.0);
                 if self.wants_namespace(scope, order.containment) {
-                    return self.start_in_namespace(scope, slot, order, fds, (theirs, &tag));
+                    return self.start_in_namespace(
+                        scope,
+                        slot,
+                        (order, rationed),
+                        fds,
+                        (theirs, &tag),
+                    );
                 }
                 tag
             }
@@ -158,7 +202,7 @@ impl Loop {
             (number, theirs)
         });
         let given = (fds, theirs, control.as_ref().map(|(number, fd)| (*number, fd)));
-        let started = self.start_here(scope, slot, order, given, &tag)?;
+        let started = self.start_here(scope, slot, (order, rationed), given, &tag)?;
         self.templates.extend(made.map(|ours| (scope, ours)));
         Ok(started)
     }
@@ -167,36 +211,40 @@ impl Loop {
         &mut self,
         scope: ScopeId,
         slot: Slot,
-        order: &Order,
+        (order, rationed): (&Order, &Rationed),
         given: Given<'_>,
         tag: &str,
     ) -> Result<(Pid, OwnedFd), Failure> {
         let mut refused = None;
+        let ordered = (order, &rationed.burden);
         for _ in 0..CELL_TRIES {
-            let Some(cell) = self.make_cell(scope, order.containment)? else { break };
-            match self.start_in((scope, slot), order, given, tag, Some(cell.as_fd())) {
+            let pen = rationed.pen.as_deref();
+            let Some(cell) = self.make_cell(scope, order.containment, pen)? else { break };
+            match self.start_in((scope, slot), ordered, given, tag, Some(cell.as_fd())) {
                 Err(failure) if is_of_the_cell(failure) => refused = Some(failure.errno),
                 started => return started,
             }
         }
         if let Some(errno) = refused {
+            not_in_its_pen(rationed.pen.as_deref(), errno)?;
             self.without_cell(scope, order.containment, errno)?;
         }
-        self.start_in((scope, slot), order, given, tag, None)
+        self.start_in((scope, slot), ordered, given, tag, None)
     }
 
     fn start_in(
         &mut self,
         (scope, slot): (ScopeId, Slot),
-        order: &Order,
+        (order, burden): (&Order, &Burden),
         (fds, theirs, control): Given<'_>,
         tag: &str,
         cgroup: Option<BorrowedFd<'_>>,
     ) -> Result<(Pid, OwnedFd), Failure> {
         if let Image::Fork(template) = order.image {
-            return self.fork_in(scope, template, (order, fds, theirs), tag, cgroup);
+            return self.fork_in(scope, template, (order, fds, theirs), tag, (cgroup, burden));
         }
-        launch::start_order(order, fds, (theirs, control), tag, &self.setting(slot, cgroup))
+        let setting = Setting { burden: Some(burden), ..self.setting(slot, cgroup) };
+        launch::start_order(order, fds, (theirs, control), tag, &setting)
     }
 
     /// What each of our children gets.
@@ -208,20 +256,29 @@ impl Loop {
             oom_score: self.oom_score.as_deref(),
             words: (self.table.pid_word(slot), self.table.failed_word(slot)),
             cgroup,
+            burden: None,
             first: None,
         }
     }
 
     /// The cgroup for a scope's process. `Ok(None)` when it gets none.
-    fn make_cell(&mut self, scope: ScopeId, wish: Containment) -> Result<Option<OwnedFd>, Failure> {
+    fn make_cell(
+        &mut self,
+        scope: ScopeId,
+        wish: Containment,
+        pen: Option<&Path>,
+    ) -> Result<Option<OwnedFd>, Failure> {
         let asked = wish.or(self.tier.asked);
         // For what is started outside of the namespace that its owner asked for.
         if asked == Containment::Subreaper {
             return Ok(None);
         }
-        match self.try_cell(scope) {
+        match self.try_cell(scope, pen) {
             Ok(cell) => Ok(Some(cell)),
-            Err(errno) => self.without_cell(scope, asked, errno).map(|()| None),
+            Err(errno) => {
+                not_in_its_pen(pen, errno)?;
+                self.without_cell(scope, asked, errno).map(|()| None)
+            }
         }
     }
 
@@ -243,22 +300,22 @@ impl Loop {
         Ok(())
     }
 
-    pub(super) fn try_cell(&mut self, scope: ScopeId) -> Result<OwnedFd, i32> {
+    pub(super) fn try_cell(&mut self, scope: ScopeId, pen: Option<&Path>) -> Result<OwnedFd, i32> {
         let of = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        let made = self.place(true).map_err(|error| of(&error))?.make_cell(scope);
+        let made = self.place(true).map_err(|error| of(&error))?.make_cell(scope, pen);
         match made {
             // Somebody removed it while it was empty.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && pen.is_none() => {
                 self.tier.place = None;
                 let place = self.place(true).map_err(|error| of(&error))?;
-                place.make_cell(scope).map_err(|error| of(&error))
+                place.make_cell(scope, pen).map_err(|error| of(&error))
             }
             made => made.map_err(|error| of(&error)),
         }
     }
 
     /// The owner's own cgroup, made if it must be.
-    fn place(&mut self, make: bool) -> io::Result<&Place> {
+    pub(super) fn place(&mut self, make: bool) -> io::Result<&Place> {
         if self.tier.place.is_none() {
             let base = self.tier.base.as_ref().map_err(|_| io::ErrorKind::Unsupported)?;
             let path = Place::path(base, &self.owner_identity);
@@ -287,7 +344,11 @@ impl Loop {
             return None;
         }
         let cell = self.place(false).ok()?.cell(scope);
-        cell.exists().then_some(cell)
+        if cell.exists() {
+            return Some(cell);
+        }
+        self.look_for_pens();
+        self.tier.pens.cell(scope).filter(Cell::exists)
     }
 
     /// The scope that a process is of: that in whose cgroup it stands, else the one that its environment names.
@@ -305,9 +366,13 @@ impl Loop {
     }
 
     /// Moves a process to where we stand ourselves.
-    pub(super) fn move_to_base(&self, pid: Pid) -> io::Result<()> {
+    pub(super) fn move_to_base(&mut self, pid: Pid) -> io::Result<()> {
+        self.move_out_of_groups(pid);
         let base = self.tier.base.as_ref().map_err(|_| io::ErrorKind::Unsupported)?;
-        std::fs::write(base.join("cgroup.procs"), pid.to_string())
+        // Where we moved into a leaf, nobody may stand in what is around it.
+        let leaf = base.join(LEAF);
+        let to = if leaf.is_dir() { &leaf } else { base };
+        std::fs::write(to.join("cgroup.procs"), pid.to_string())
     }
 
     /// Who lives in a scope's cgroup.
@@ -348,6 +413,14 @@ impl Loop {
         None
     }
 
+    /// Removes what nobody lives in any more, at once or a little later.
+    pub(super) fn remove_cell(&mut self, cell: Cell) {
+        if !cell.remove() {
+            self.tier.lingering.push(cell);
+            self.look_at_cells_within(FIRST_LOOK);
+        }
+    }
+
     /// Scopes that have a cgroup with somebody in it.
     pub(super) fn celled(&mut self) -> Vec<ScopeId> {
         if self.tier.is_blind() {
@@ -359,13 +432,13 @@ impl Loop {
         let Some(place) = &self.tier.place else { return Vec::new() };
         let of_the_other: HashSet<_> = self.rows_of_the_other().collect();
         let mut full = Vec::new();
-        for scope in place.scopes() {
+        for (scope, cell) in place.scopes() {
             let known =
                 of_the_other.contains(&scope) || self.machine.registry().get(scope).is_some();
-            if place.cell(scope).is_populated() {
+            if cell.is_populated() {
                 full.push(scope);
             } else if !known {
-                place.cell(scope).remove();
+                cell.remove();
             }
         }
         full
@@ -374,70 +447,6 @@ impl Loop {
     fn rows_of_the_other(&self) -> impl Iterator<Item = ScopeId> {
         let rows = self.peer.as_ref().map(|peer| self.table.rows(peer.generation));
         rows.unwrap_or_default().into_iter().map(|row| row.scope)
-    }
-
-    /// Looks for what dead owners left where we are, and begins to end it.
-    pub(super) fn find_stale(&mut self) {
-        let Ok(base) = &self.tier.base else { return };
-        let leaves = self.tier.leaves_stale || self.tier.asked == Containment::Subreaper;
-        if leaves || self.succession.role() != Role::Supervisor {
-            return;
-        }
-        let kill_at = now() + DEFAULT_GRACE;
-        for left in scope::bases(base).iter().flat_map(|base| cgroup::stale(base)) {
-            if left.cell.remove() {
-                continue;
-            }
-            left.cell.freeze();
-            let members = members_of(&left.cell);
-            for member in &members {
-                member.send(&[libc::SIGTERM, libc::SIGCONT]);
-            }
-            left.cell.thaw();
-            let pids: Vec<_> = members.iter().map(|member| member.pid).collect();
-            self.write_down_signal(ScopeId::ALL, libc::SIGTERM, pids);
-            self.tier.stale.push(Ending { left, kill_at, killed: false });
-            self.tier.pause = FIRST_LOOK;
-        }
-        if !self.tier.stale.is_empty() {
-            self.look_at_cells_within(FIRST_LOOK);
-        }
-    }
-
-    fn look_at_cells_within(&mut self, pause: Duration) {
-        let due = now() + pause;
-        self.tier.due = Some(self.tier.due.map_or(due, |before| before.min(due)));
-    }
-
-    /// Goes on with what is being ended or removed, when it is time.
-    pub(super) fn look_at_cells(&mut self) {
-        if self.tier.due.is_none_or(|due| now() < due) {
-            return;
-        }
-        self.tier.due = None;
-        self.tier.lingering.retain(|cell| !cell.remove());
-        let (mut killed, mut kept) = (Vec::new(), Vec::new());
-        for mut ending in std::mem::take(&mut self.tier.stale) {
-            if ending.left.cell.remove() {
-                continue;
-            }
-            if now() >= ending.kill_at {
-                if !ending.killed {
-                    killed.extend(ending.left.cell.pids());
-                }
-                ending.left.cell.kill();
-                ending.killed = true;
-            }
-            kept.push(ending);
-        }
-        self.tier.stale = kept;
-        self.write_down_signal(ScopeId::ALL, libc::SIGKILL, killed);
-        if !self.tier.lingering.is_empty() || !self.tier.stale.is_empty() {
-            self.tier.pause = (self.tier.pause * 2).min(SLOWEST_LOOK);
-            let until_kill = self.tier.stale.iter().filter(|ending| !ending.killed);
-            let until_kill = until_kill.map(|e| e.kill_at.saturating_duration_since(now())).min();
-            self.look_at_cells_within(until_kill.unwrap_or(SLOWEST_LOOK).min(self.tier.pause));
-        }
     }
 
     /// The last guard removes what is empty.
@@ -450,7 +459,16 @@ impl Loop {
             if let Some(place) = self.tier.place.take() {
                 place.remove();
             }
+            self.leave_groups();
         }
+    }
+}
+
+/// Outside of its pen it would be held to nothing.
+fn not_in_its_pen(pen: Option<&Path>, errno: i32) -> Result<(), Failure> {
+    match pen {
+        Some(_) => Err(Failure { phase: Phase::Ration, errno }),
+        None => Ok(()),
     }
 }
 

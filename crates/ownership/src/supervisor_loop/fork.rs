@@ -17,6 +17,7 @@ use crate::line::{self, Received};
 use crate::protocol::{Failure, Fork, Forked, Order};
 use crate::registry::{Root, ScopeId};
 use crate::spawn::Phase;
+use crate::sys::burden::Burden;
 use crate::sys::{Pid, signal, wait};
 
 /// A template that has not forked by then is killed. A copy takes a tenth of a millisecond, that of a
@@ -34,7 +35,7 @@ impl Loop {
         template: u64,
         (order, fds, theirs): (&Order, &[OwnedFd], Option<&OwnedFd>),
         tag: &str,
-        cgroup: Option<BorrowedFd<'_>>,
+        (cgroup, burden): (Option<BorrowedFd<'_>>, &Burden),
     ) -> Result<(Pid, OwnedFd), Failure> {
         let failed = |phase, errno: Errno| Failure { phase, errno: errno.raw_os_error() };
         let parent = self.machine.registry().get(scope).map(|scope| scope.parent);
@@ -73,6 +74,12 @@ impl Loop {
             Ok(Forked::Failed(failure)) => Err(failure),
             Ok(Forked::Ready { pid }) if self.is_news(pid) => {
                 let handle = wait::open_child(pid).map_err(|errno| failed(Phase::Clone, errno))?;
+                if let Err(errno) = burden.lay_on(pid) {
+                    // It does nothing before its line says hello.
+                    let _ = signal::send(handle.as_fd(), libc::SIGKILL);
+                    wait::reap_handle(&handle);
+                    return Err(failed(Phase::Ration, errno));
+                }
                 Ok((pid, handle))
             }
             // It lies, is dead, or does not answer: whatever it may have forked ends with it.

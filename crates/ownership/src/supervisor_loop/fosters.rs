@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use super::groups::FIRST_MARK;
 use super::{Loop, set_up};
-use crate::exit::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Reached, Usage};
 use crate::identity::{self, Stat};
 use crate::launch;
 use crate::membership::Member;
@@ -107,8 +107,14 @@ impl Loop {
         for scope in scopes {
             let handle = self.fosters.remove(&scope).map(|foster| foster.handle);
             let exit = handle.and_then(|handle| wait::exit_of_other(&handle, &mut patience));
-            let unknown = || Exit { status: ExitStatus::Unknown, usage: Usage::default() };
-            self.feed(Event::FosterDied { scope, exit: exit.unwrap_or_else(unknown) });
+            let unknown = || Exit {
+                status: ExitStatus::Unknown,
+                usage: Usage::default(),
+                reached: Reached::default(),
+            };
+            let mut exit = exit.unwrap_or_else(unknown);
+            exit.reached = self.reached(scope, exit.status);
+            self.feed(Event::FosterDied { scope, exit });
         }
     }
 

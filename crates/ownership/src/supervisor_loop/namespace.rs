@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::ration::Given as Rationed;
 use super::{Loop, set_up};
 use crate::containment::Containment;
 use crate::launch::{self, Setting};
@@ -31,19 +32,26 @@ impl Loop {
         &mut self,
         scope: ScopeId,
         slot: Slot,
-        order: &Order,
+        (order, rationed): (&Order, &Rationed),
         fds: &[OwnedFd],
         (theirs, tag): (Option<&OwnedFd>, &str),
     ) -> Result<(Pid, OwnedFd), Failure> {
         // Where there can be none, that is no news.
-        let cell = self.try_cell(scope).ok();
+        let cell = match self.try_cell(scope, rationed.pen.as_deref()) {
+            Err(errno) if rationed.pen.is_some() => {
+                return Err(Failure { phase: Phase::Ration, errno });
+            }
+            cell => cell.ok(),
+        };
         let cgroup = cell.as_ref().map(AsFd::as_fd);
         let (ours, its) = line::pair().map_err(|errno| refused(errno.raw_os_error()))?;
         let user = namespace::probe(false).is_err();
         let (first, handle) = self.start_first(slot, tag, (&its, user), cgroup)?;
         drop(its);
         self.die_at("housed");
-        let setting = Setting { first: Some((handle.as_fd(), user)), ..self.setting(slot, cgroup) };
+        let first_of = Some((handle.as_fd(), user));
+        let burden = Some(&rationed.burden);
+        let setting = Setting { first: first_of, burden, ..self.setting(slot, cgroup) };
         let started = launch::start_order(order, fds, (theirs, None), tag, &setting);
         match &started {
             Ok((_, root)) => {

@@ -236,6 +236,7 @@ impl Loop {
         for scope in &taken {
             self.take_line(*scope);
         }
+        self.look_again_for_pens();
         self.feed(Event::Inherit { rows, foster, unknown, suspects });
         for scope in taken {
             self.settle_line(scope);

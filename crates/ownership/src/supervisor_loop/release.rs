@@ -65,5 +65,6 @@ fn order(command: Command, child: Pid) -> Order {
         release: None,
         containment: Containment::Auto,
         joins: None,
+        ration: crate::ration::Ration::default(),
     }
 }

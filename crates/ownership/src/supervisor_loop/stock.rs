@@ -111,6 +111,8 @@ impl Loop {
         // The dead have no environment any more.
         let tag = |pid| if gone.contains(&pid) { None } else { self.scope_of(pid) };
         let unknown = unknown.into_iter().map(|pid| Unknown { pid, tag: tag(pid) }).collect();
+        let mut dead = dead;
+        dead.iter_mut().for_each(|dead| self.note_reached(dead));
         self.feed(Event::Stock { dead, unknown, suspects });
     }
 }

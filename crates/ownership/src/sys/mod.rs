@@ -4,6 +4,7 @@
 //!
 //! Linux only; elsewhere [`crate::client`] is replaced as a whole and nothing of this is compiled.
 
+pub(crate) mod burden;
 pub(crate) mod copy;
 pub(crate) mod front;
 pub(crate) mod into_cgroup;

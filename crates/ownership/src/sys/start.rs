@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::burden::Burden;
 use super::namespace::{self, Namespace};
 use super::{Pid, errno, into_cgroup, signal, wait};
 use crate::spawn::{Joins, Phase};
@@ -55,6 +56,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
     /// What it has to do with a pid namespace other than ours.
     pub(crate) namespace: Option<Namespace<'a>>,
+    /// What it has of its scope's ration.
+    pub(crate) burden: Option<&'a Burden>,
 }
 
 impl<'a> Plan<'a> {
@@ -81,6 +84,7 @@ impl<'a> Plan<'a> {
             failed_word: None,
             cgroup: None,
             namespace: None,
+            burden: None,
         }
     }
 }
@@ -349,6 +353,11 @@ fn set_up(child: &mut Child<'_>) -> Result<(), Failed> {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
         // SAFETY: reads one structure on our stack.
         done(Phase::Setup, unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    }
+    if let Some(burden) = child.plan.burden {
+        let failed =
+            |errno: rustix::io::Errno| Failed { phase: Phase::Ration, errno: errno.raw_os_error() };
+        burden.shoulder().map_err(failed)?;
     }
     signal::block_only(child.plan.joins.map_or(0, |joins| joins.blocked));
     Ok(())

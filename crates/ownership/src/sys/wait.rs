@@ -8,7 +8,7 @@ use std::ptr;
 use std::time::Duration;
 
 use super::{Pid, errno};
-use crate::exit::{Exit, ExitStatus, Usage};
+use crate::exit::{Exit, ExitStatus, Reached, Usage};
 
 /// A child that is dead and not reaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub(crate) fn exit_of_other(pidfd: &OwnedFd, patience: &mut usize) -> Option<Exi
                 0 => ExitStatus::Code(info.exit >> 8 & 0xff),
                 signal => ExitStatus::Signal { signal, core_dumped: info.exit & 0x80 != 0 },
             };
-            return Some(Exit { status, usage: Usage::default() });
+            return Some(Exit { status, usage: Usage::default(), reached: Reached::default() });
         }
         if result != 0 && errno() != libc::ESRCH {
             return None;
@@ -177,7 +177,10 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, extra: libc::c_int) -> Look {
         libc::CLD_EXITED => ExitStatus::Code(status),
         code => ExitStatus::Signal { signal: status, core_dumped: code == libc::CLD_DUMPED },
     };
-    Look::Dead(Dead { pid, exit: Exit { status, usage: convert(&usage) } })
+    Look::Dead(Dead {
+        pid,
+        exit: Exit { status, usage: convert(&usage), reached: Reached::default() },
+    })
 }
 
 fn convert(usage: &libc::rusage) -> Usage {

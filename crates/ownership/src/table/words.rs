@@ -2,8 +2,56 @@
 
 use std::time::Duration;
 
-use crate::exit::ExitStatus;
+use crate::exit::{ExitStatus, Reached};
 use crate::protocol::{Failure, phase_of};
+
+/// How far a scope has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// Asked for. With a number in it the process exists, whatever else was not done.
+    Intent = 1,
+    /// Runs, or is open without a process.
+    Alive = 2,
+    /// Its process is dead; what it left may not be.
+    Dead = 3,
+    /// Nothing is left of it.
+    Empty = 4,
+}
+
+/// A fact about a row, beside its stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Flag {
+    /// It never had a process.
+    Rootless = 1,
+    /// The asking side has been told that it started.
+    ToldStarted = 1 << 1,
+    /// … that it exited.
+    ToldExited = 1 << 2,
+    /// It is stopped.
+    Paused = 1 << 4,
+    /// Its processes are nobody's child here: the guard that was their parent is dead.
+    Foster = 1 << 5,
+    /// The asking side has been told of its end, although something of it cannot die.
+    ToldEmptied = 1 << 6,
+    /// What its process leaves lives on, and is named.
+    Report = 1 << 7,
+    /// What its process leaves lives on.
+    Keep = 1 << 8,
+    /// It is the release command of its parent.
+    Releases = 1 << 9,
+    /// A group that something else started.
+    Group = 1 << 10,
+    /// Its leader leads a session too.
+    Session = 1 << 11,
+    /// It is let go when nobody in it lives.
+    OnceEmpty = 1 << 12,
+    /// It joined its owner's group.
+    Joined = 1 << 16,
+    /// It has a ration, which binds what is started in it too.
+    Rationed = 1 << 17,
+}
 
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -29,6 +77,20 @@ pub(super) fn decode_status(word: u64) -> Option<ExitStatus> {
         4 => Some(ExitStatus::Unknown),
         _ => None,
     }
+}
+
+/// Most of a count that is kept: half of the bits that are left beside one for the rest.
+const MOST_COUNTED: u64 = (1 << 31) - 1;
+
+pub(super) fn reached_word(reached: Reached) -> u64 {
+    let Reached { memory, processes, cpu } = reached;
+    let kept = |count: u32| u64::from(count).min(MOST_COUNTED);
+    kept(memory) << 32 | kept(processes) << 1 | u64::from(cpu)
+}
+
+pub(super) fn decode_reached(word: u64) -> Reached {
+    let count = |word: u64| u32::try_from(word & MOST_COUNTED).unwrap_or(0);
+    Reached { memory: count(word >> 32), processes: count(word >> 1), cpu: word & 1 == 1 }
 }
 
 /// The low half of a word, signed.

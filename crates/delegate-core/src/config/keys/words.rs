@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::{EFFORTS, MOST_MONEY, Type};
-use crate::config::duration;
+use super::{EFFORTS, MEMORY, MOST_MONEY, Type};
+use crate::config::{bytes, duration};
 
 /// What a value must be, as messages and the reference say it.
 impl fmt::Display for Type {
@@ -18,6 +18,13 @@ impl fmt::Display for Type {
             Self::Money => {
                 write!(f, "a number of US dollars above 0, at most {MOST_MONEY}, or null")
             }
+            Self::Bytes => write!(
+                f,
+                "bytes such as {}, from {} to {}, or null",
+                bytes::EXAMPLES,
+                bytes::show(MEMORY.0),
+                bytes::show(MEMORY.1)
+            ),
             Self::Seconds { min, optional } => {
                 let min = min.as_secs_f64();
                 let max = duration::LONGEST.as_secs();

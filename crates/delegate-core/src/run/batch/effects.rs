@@ -10,7 +10,7 @@ use delegate_protocol::codec;
 use delegate_protocol::envelope::Identity;
 use delegate_protocol::frame::{Encoder, PART};
 use delegate_protocol::value::Bytes;
-use delegate_protocol::{Event, FrameError, ParentEnd, ParentMessage, TaskSpec};
+use delegate_protocol::{Event, FrameError, Isolation, ParentEnd, ParentMessage, TaskSpec};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::Instrument;
 
@@ -18,7 +18,7 @@ use super::owed::{Owed, send};
 use super::{Active, Incoming, Loop};
 use crate::collect::{self, Said, Subject, budget};
 use crate::file_state::registry::Who;
-use crate::launch::{Launch, Launched, StartFailure};
+use crate::launch::{Launch, Launched, StartFailure, limits};
 use crate::lease;
 use crate::monitor::{CancelReason, Facts, Input};
 use crate::report::LeftRunning;
@@ -51,6 +51,7 @@ impl Loop {
             purpose: task.goal().chars().take(60).collect(),
             terminate_grace: self.batch.plan.settings.terminate_grace,
             containment: self.batch.plan.settings.containment,
+            ration: self.batch.plan.settings.ration,
             sink: Arc::new(move |event| send(&sender, Incoming::System(index, event))),
             waker: Arc::new(move || waked.notify_waiters()),
             again: None,
@@ -74,6 +75,7 @@ impl Loop {
                 diagnostic: None,
                 place,
                 over_budget: None,
+                reached: ownership::Reached::default(),
                 delegations: super::nested::Delegations::default(),
             },
         );
@@ -324,6 +326,7 @@ impl Loop {
     fn subject(&mut self, index: u32, launched: bool) -> Subject {
         let mut active = self.active.get_mut(&index);
         let subtree = active.as_mut().and_then(|active| active.delegations.take_spent());
+        let reached = active.as_ref().map(|active| active.reached).unwrap_or_default();
         let over_budget = active.as_mut().and_then(|active| active.over_budget.take());
         let (start_failure, diagnostic, how) = active
             .map_or((None, None, None), |a| (a.start_failure.take(), a.diagnostic.take(), a.how));
@@ -336,6 +339,8 @@ impl Loop {
             missed: self.batch.control.missed(index),
             subtree,
             over_budget,
+            reached,
+            ration: self.batch.plan.settings.ration,
             task_index: index,
             isolation: self.batch.launcher.isolation(),
             launcher: how.filter(|_| launched),
@@ -356,7 +361,14 @@ impl Loop {
         let decided = decided.map(|(launching, why)| format!("{}: {why}", launching.word()));
         let agents: std::collections::BTreeSet<&str> =
             plan.tasks.iter().map(crate::plan::Task::agent).collect();
-        decided.into_iter().chain(self.batch.launcher.remarks(agents)).collect()
+        let remarks = self.batch.launcher.remarks(agents);
+        let held = match self.batch.launcher.isolation() {
+            Isolation::Process => {
+                limits::sentences(plan.settings.ration, plan.settings.containment)
+            }
+            Isolation::Thread => Vec::new(),
+        };
+        decided.into_iter().chain(remarks).chain(held).collect()
     }
 
     fn note_what_is_left(&mut self, index: u32, facts: &Facts) {

@@ -1,0 +1,105 @@
+//! What dead owners left where we are, while it is ended; and cgroups that are empty and could not be removed yet. For
+//! [`super`].
+
+use std::time::{Duration, Instant};
+
+use super::members_of;
+use crate::cgroup::{self, Stale};
+use crate::containment::Containment;
+use crate::registry::ScopeId;
+use crate::spawn::DEFAULT_GRACE;
+use crate::succession::Role;
+use crate::supervisor_loop::{Loop, now, scope};
+
+/// What is empty and cannot be removed yet is tried again after this time; what a dead owner left, first
+/// after this time, then after twice that, up to [`SLOWEST_LOOK`].
+pub(super) const FIRST_LOOK: Duration = Duration::from_millis(20);
+const SLOWEST_LOOK: Duration = Duration::from_secs(2);
+
+/// What a dead owner left, while it is ended.
+pub(super) struct Ending {
+    left: Stale,
+    kill_at: Instant,
+    pub(super) killed: bool,
+}
+
+impl Loop {
+    /// Looks for what dead owners left where we are, and begins to end it.
+    pub(in super::super) fn find_stale(&mut self) {
+        if self.tier.leaves_stale || self.succession.role() != Role::Supervisor {
+            return;
+        }
+        let kill_at = now() + DEFAULT_GRACE;
+        let base = self.tier.base.as_ref().ok();
+        let base = base.filter(|_| self.tier.asked != Containment::Subreaper).cloned();
+        if let Some(base) = &base {
+            cgroup::rationed::remove_empty_leaf(base);
+        }
+        // Those of version 1 last: whoever is told by one of version 2 is not told again.
+        let bases = base.iter().flat_map(|base| scope::bases(base)).collect::<Vec<_>>();
+        let found = bases.iter().flat_map(|base| cgroup::stale(base)).map(|left| (left, true));
+        let groups = self.tier.pens.groups();
+        let groups = groups.iter().flat_map(|group| cgroup::stale(group));
+        let groups = groups.map(|left| (left, base.is_none()));
+        for (left, tell) in found.chain(groups).collect::<Vec<_>>() {
+            if left.cell.remove() {
+                continue;
+            }
+            if !tell {
+                self.tier.stale.push(Ending { left, kill_at, killed: false });
+                continue;
+            }
+            left.cell.freeze();
+            let members = members_of(&left.cell);
+            for member in &members {
+                member.send(&[libc::SIGTERM, libc::SIGCONT]);
+            }
+            left.cell.thaw();
+            let pids: Vec<_> = members.iter().map(|member| member.pid).collect();
+            self.write_down_signal(ScopeId::ALL, libc::SIGTERM, pids);
+            self.tier.stale.push(Ending { left, kill_at, killed: false });
+            self.tier.pause = FIRST_LOOK;
+        }
+        if !self.tier.stale.is_empty() {
+            self.look_at_cells_within(FIRST_LOOK);
+        }
+    }
+
+    pub(super) fn look_at_cells_within(&mut self, pause: Duration) {
+        let due = now() + pause;
+        self.tier.due = Some(self.tier.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// Goes on with what is being ended or removed, when it is time.
+    pub(in super::super) fn look_at_cells(&mut self) {
+        if self.tier.due.is_none_or(|due| now() < due) {
+            return;
+        }
+        self.tier.due = None;
+        self.tier.lingering.retain(|cell| !cell.remove());
+        let (mut killed, mut kept) = (Vec::new(), Vec::new());
+        for mut ending in std::mem::take(&mut self.tier.stale) {
+            if ending.left.cell.remove() {
+                continue;
+            }
+            if now() >= ending.kill_at {
+                if !ending.killed {
+                    killed.extend(ending.left.cell.pids());
+                }
+                if !ending.left.cell.kill() {
+                    members_of(&ending.left.cell).iter().for_each(|m| m.send(&[libc::SIGKILL]));
+                }
+                ending.killed = true;
+            }
+            kept.push(ending);
+        }
+        self.tier.stale = kept;
+        self.write_down_signal(ScopeId::ALL, libc::SIGKILL, killed);
+        if !self.tier.lingering.is_empty() || !self.tier.stale.is_empty() {
+            self.tier.pause = (self.tier.pause * 2).min(SLOWEST_LOOK);
+            let until_kill = self.tier.stale.iter().filter(|ending| !ending.killed);
+            let until_kill = until_kill.map(|e| e.kill_at.saturating_duration_since(now())).min();
+            self.look_at_cells_within(until_kill.unwrap_or(SLOWEST_LOOK).min(self.tier.pause));
+        }
+    }
+}
