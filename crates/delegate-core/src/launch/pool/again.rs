@@ -102,8 +102,9 @@ impl Watch {
                 stock
                     .give_back(&self.agent, Idle { waits, relay, surroundings: self.surroundings });
             }
-            let usage = exit::Usage::default();
-            sink(ChildEvent::Exited(Exit { status: ExitStatus::Code(0), usage }));
+            // What its process used is that of several children, and is told when it leaves.
+            let (usage, reached) = (exit::Usage::default(), exit::Reached::default());
+            sink(ChildEvent::Exited(Exit { status: ExitStatus::Code(0), usage, reached }));
             sink(ChildEvent::Emptied(Emptied::default()));
             if last {
                 return;
