@@ -1,20 +1,22 @@
 //! Soak: children that send a result and leave at once, over and over. None may be lost, and nothing
-//! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread] [--long]`, 10,000 without a
-//! number. With `--long` it is one long batch of short answers: the memory of the parent may grow by the
+//! may grow: `cargo run --release --example soak -- [CHILDREN] [--thread | --launcher exec|zygote|pool] [--uses N]
+//! [--long]`, 10,000 without a number. `--uses` lets a worker of the pool carry so many children. With `--long` it is one long batch of short answers: the memory of the parent may grow by the
 //! task list and a small record per outcome, and every answer is read back from the store.
 //!
 //! Sizes go round from 0 B to 64 MiB (large ones rarely). Prints what it saw and fails when a result
-//! is missing or wrong, a zombie or a process is left, descriptors have leaked, or memory grows with the
-//! number of children. With `MALLOC_MMAP_THRESHOLD_=131072` in the environment glibc gives back at once
+//! is missing or wrong, a zombie or a process is left, descriptors have leaked, a row of the ledger is open or a cgroup
+//! there that was not there at first, or memory grows with the number of children. With `MALLOC_MMAP_THRESHOLD_=131072` in the environment glibc gives back at once
 //! what a large answer took, and a growth of 1 KiB per child shows.
 #![expect(clippy::print_stdout, reason = "an example talks to whoever started it")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use delegate_runtime::config::{LauncherWish, Pool, Settings};
 use delegate_runtime::{Agent, Failure, Isolation, Session, Status, Task, blocking};
 
 /// Answers with a text of the asked size.
@@ -22,6 +24,7 @@ struct Sender;
 
 impl Agent for Sender {
     const NAME: &'static str = "sender";
+    const REUSABLE: bool = true;
     type Params = usize;
     type Answer = String;
 
@@ -59,17 +62,34 @@ fn host() -> Result<(), Box<dyn Error>> {
     } else {
         Isolation::Process
     };
-    let number = arguments.iter().find(|argument| !argument.starts_with('-'));
-    let children: usize = number.map_or(Ok(10_000), |number| number.parse())?;
+    let number = arguments.iter().find_map(|argument| argument.parse().ok());
+    let (launcher, uses) = (value(&arguments, "--launcher"), value(&arguments, "--uses"));
+    // The number that is no value of an option.
+    let children: usize = match (number, uses) {
+        (Some(_), Some(_)) => arguments[0].parse()?,
+        (number, _) => number.unwrap_or(10_000),
+    };
+    let launcher = match launcher {
+        None => LauncherWish::Auto,
+        Some(word) => {
+            let known = LauncherWish::ALL.into_iter().find(|wish| wish.word() == word);
+            known.ok_or_else(|| format!("no launcher: {word}"))?
+        }
+    };
+    let pool = Pool { max_uses: uses.map_or(Ok(1), str::parse)?, ..Pool::default() };
     let state = tempfile::tempdir()?;
-    let delegator =
-        blocking::Delegator::builder().isolation(isolation).state_dir(state.path()).build()?;
+    let settings = Settings { launcher, pool, ..Settings::default() };
+    let builder = blocking::Delegator::builder().isolation(isolation).settings(settings);
+    let delegator = builder.state_dir(state.path()).build()?;
 
-    // The first child starts the supervisor and opens what stays open.
+    // The first children start the supervisor, the template and the shelf, and open what stays open.
     run(&delegator, 0, 1)?;
+    let full = if launcher == LauncherWish::Pool { pool.max_idle as usize } else { 0 };
+    let settle = || settled(&delegator, &state.path().join("ledger.sqlite"), full);
     if arguments.iter().any(|argument| argument == "--long") {
         return long(&delegator, children);
     }
+    let open_before = settle()?;
     let before = Seen::now()?;
     #[expect(clippy::disallowed_methods, reason = "a soak tells how long it took")]
     let began = Instant::now();
@@ -80,6 +100,7 @@ fn host() -> Result<(), Box<dyn Error>> {
         resident.push(Seen::now()?.resident_kib);
     }
     let took = began.elapsed();
+    let open_after = settle()?;
     let after = Seen::now()?;
     println!(
         "{children} children, {bytes} bytes of results in {:.1} s ({:.0} per second)",
@@ -92,6 +113,10 @@ fn host() -> Result<(), Box<dyn Error>> {
             "{when}: {descriptors} descriptors, {zombies} zombies, {resident_kib} KiB resident"
         );
     }
+    println!("open rows of the ledger and cgroups: {open_before:?} before, {open_after:?} after");
+    if open_after != open_before {
+        return Err("rows or cgroups were left behind".into());
+    }
     if after.zombies > 0 || after.descriptors > before.descriptors {
         return Err("something was left behind".into());
     }
@@ -101,6 +126,51 @@ fn host() -> Result<(), Box<dyn Error>> {
     }
     println!("0 lost, 0 hangs, 0 zombies, 0 descriptors leaked");
     Ok(())
+}
+
+/// What stands behind an option.
+fn value<'a>(arguments: &'a [String], option: &str) -> Option<&'a str> {
+    let at = arguments.iter().position(|argument| argument == option)?;
+    arguments.get(at + 1).map(String::as_str)
+}
+
+/// Waits until the shelf is full and what has ended is written down; open rows, and cgroups of rows.
+fn settled(
+    delegator: &blocking::Delegator,
+    ledger: &Path,
+    full: usize,
+) -> Result<(i64, usize), Box<dyn Error>> {
+    let mut last = (i64::MAX, usize::MAX);
+    // The same twice: nothing is on its way any more.
+    for _ in 0..600 {
+        std::thread::park_timeout(Duration::from_millis(100));
+        let open = open(ledger)?;
+        if delegator.waiting_workers(Sender::NAME).len() == full && open == last {
+            return Ok(open);
+        }
+        last = open;
+    }
+    Err(format!("it does not come to rest: {last:?}").into())
+}
+
+fn open(ledger: &Path) -> Result<(i64, usize), Box<dyn Error>> {
+    if !ledger.exists() {
+        return Ok((0, 0));
+    }
+    let ledger = rusqlite::Connection::open(ledger)?;
+    ledger.busy_timeout(Duration::from_secs(5))?;
+    let rows =
+        ledger.query_row("SELECT count(*) FROM children WHERE ended_at IS NULL", [], |row| {
+            row.get(0)
+        })?;
+    let mut named = ledger.prepare("SELECT DISTINCT cgroup FROM children WHERE cgroup <> ''")?;
+    let mut cgroups = 0;
+    for cgroup in named.query_map([], |row| row.get::<_, String>(0))? {
+        let cgroup = cgroup?;
+        let path = Path::new("/sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
+        cgroups += usize::from(path.exists() || Path::new(&cgroup).exists());
+    }
+    Ok((rows, cgroups))
 }
 
 /// Whether the last batches hold more than the ones before, after every size has come by twice: an
@@ -209,17 +279,25 @@ impl Seen {
     }
 }
 
-/// Zombies of these names, whoever's they are: run one soak at a time.
+/// Zombies below this process. Their parents are read as they are met.
 fn zombies() -> Result<usize, Box<dyn Error>> {
-    let mut zombies = 0;
+    let (mut zombies, mut parents) = (Vec::new(), BTreeMap::new());
     for entry in fs::read_dir("/proc")? {
         let Ok(stat) = fs::read_to_string(entry?.path().join("stat")) else { continue };
         let Some((name, rest)) = stat.rsplit_once(')') else { continue };
-        if rest.trim_start().starts_with('Z')
-            && (name.contains("soak") || name.contains("delegate"))
-        {
-            zombies += 1;
+        let pid = name.split_whitespace().next().and_then(|pid| pid.parse::<u32>().ok());
+        let mut rest = rest.split_whitespace();
+        let (state, parent) = (rest.next(), rest.next().and_then(|pid| pid.parse::<u32>().ok()));
+        let (Some(pid), Some(parent)) = (pid, parent) else { continue };
+        parents.insert(pid, parent);
+        if state == Some("Z") {
+            zombies.push(pid);
         }
     }
-    Ok(zombies)
+    let own = std::process::id();
+    let is_ours = |pid: &u32| {
+        let line = std::iter::successors(Some(*pid), |pid| parents.get(pid).copied());
+        line.take(64).any(|pid| pid == own)
+    };
+    Ok(zombies.into_iter().filter(is_ours).count())
 }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use delegate_protocol::{ChildEvent, Class, Note};
+use delegate_protocol::{ChildEvent, Class, Note, Value};
 
 /// Events that wait at most. Merging makes pressure visible long before; tools alone do not come at
 /// such a rate.
@@ -125,13 +125,15 @@ fn size(event: &ChildEvent) -> usize {
     match event {
         ChildEvent::Text { text } | ChildEvent::Thinking { text } => text.len(),
         ChildEvent::Progress { summary, .. } => summary.len(),
-        ChildEvent::Tool { name, preview, args, id, args_bytes: _ } => {
+        ChildEvent::Tool { name, preview, args, id, args_bytes } => {
             let texts = name.len()
                 + [preview, id]
                     .map(|text| text.as_ref().map_or(0, String::len))
                     .iter()
                     .sum::<usize>();
-            texts + crate::account::value_bytes(args)
+            // Counted by whoever queued it; arguments that were left out take nothing.
+            let args = if *args == Value::Null { 0 } else { *args_bytes };
+            texts + usize::try_from(args).unwrap_or(usize::MAX / 2)
         }
         ChildEvent::Note(Note::ToolDone(end)) => end.preview.as_ref().map_or(0, String::len),
         ChildEvent::Note(Note::File { path, .. }) => path.len(),
@@ -143,7 +145,6 @@ fn size(event: &ChildEvent) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use delegate_protocol::Value;
     use proptest::prelude::*;
 
     fn text(text: &str) -> ChildEvent {
