@@ -44,6 +44,8 @@ mod results;
 mod routing_parity;
 mod rows;
 mod seen;
+mod sessions;
+mod sessions_lost;
 mod spec;
 mod status;
 mod submit;
@@ -68,6 +70,7 @@ delegate_runtime::test_support!(
     || routing_parity::Probe,
     || keys::Keyed,
     || killed::Counted,
+    sessions::Talker::default,
     results::Pupil::default,
     launchers::Ready::default
 );

@@ -47,6 +47,10 @@ pub(crate) enum Step {
     Job { hand_off: bool },
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
+    /// Runs this shell script in its scope, says the so many lines that it prints, and leaves it running.
+    Tree { script: String, lines: usize },
+    /// What was asked and answered before, in a session.
+    History,
 }
 
 /// A helper of a session of its own below a shell; its line says that it is there.
@@ -59,6 +63,13 @@ impl Agent for Stepper {
     const NAME: &'static str = "step";
     type Params = Step;
     type Answer = String;
+
+    const TAKES_TURNS: bool = true;
+
+    /// Each prompt is a step.
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
+        self.run(serde_json::from_str(prompt)?, session)
+    }
 
     fn run(&mut self, step: Step, session: &mut Session) -> Result<String, Failure> {
         match step {
@@ -151,6 +162,26 @@ impl Agent for Stepper {
                     session.checkpoint()?;
                     std::thread::sleep(Duration::from_millis(1));
                 }
+            }
+            Step::Tree { script, lines } => {
+                let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;
+                let (told, tell) = std::io::pipe()?;
+                let spawn = Spawn::new("sh").args(["-c", &script]).fd(1, tell.into());
+                let tree = owner.spawn(spawn, |_| {});
+                let tree = tree.map_err(|error| Failure::new(error.to_string()))?;
+                let said = std::io::BufRead::lines(std::io::BufReader::new(told));
+                for line in said.take(lines) {
+                    session.text(&format!("{}\n", line?));
+                }
+                // Whoever ends this child is to find it.
+                std::mem::forget(tree);
+                Ok("up".to_owned())
+            }
+            Step::History => {
+                let past = session.history()?;
+                let told =
+                    past.iter().map(|turn| format!("{}:{}", turn.number, turn.status.word()));
+                Ok(told.collect::<Vec<_>>().join(" "))
             }
             Step::Noise(bytes) => {
                 use std::io::Write;

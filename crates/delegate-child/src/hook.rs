@@ -125,6 +125,7 @@ pub(crate) const fn taken(message: &ParentMessage) -> &'static str {
         ParentMessage::Interrupt => "interrupt",
         ParentMessage::Notice { .. } => "notice",
         ParentMessage::Steer { .. } => "steer",
+        ParentMessage::StopTurn { .. } => "stop-turn",
         ParentMessage::Dump => "dump",
         ParentMessage::Answer { .. } => "answer",
     }

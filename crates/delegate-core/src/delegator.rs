@@ -7,6 +7,7 @@ mod batch;
 mod helpers;
 mod nest;
 mod plans;
+mod session;
 mod thread;
 mod trees;
 
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::again::Which;
 pub use self::background::WaitError;
 pub use self::batch::Batch;
+pub use self::session::NewSession;
 
 use self::ahead::Ahead;
 use self::batch::Beginning;
@@ -70,7 +72,7 @@ struct Inner {
     ahead: Ahead,
     records: Records,
     store: Store,
-    batches: mpsc::UnboundedSender<Started>,
+    batches: mpsc::UnboundedSender<thread::Work>,
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
@@ -338,6 +340,7 @@ impl Delegator {
             detached: false,
             note: None,
             from: None,
+            turns: None,
         }
     }
 
@@ -409,6 +412,14 @@ impl Delegator {
         block_on(self.act(arguments, session))
     }
 
+    /// Hands something to the thread of every batch.
+    fn at_loop(&self, work: thread::Work) -> Result<(), StartError> {
+        self.inner.batches.send(work).map_err(|_| StartError::System {
+            what: "the delegator's thread is gone",
+            source: std::io::ErrorKind::BrokenPipe.into(),
+        })
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
@@ -428,6 +439,7 @@ impl Delegator {
             background,
             resumes,
             rerun_of,
+            turns,
         } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
@@ -460,11 +472,9 @@ impl Delegator {
         batch.kept = kept;
         batch.background = background;
         batch.rerun_of = rerun_of;
+        batch.common.turns = turns;
         batch._place = place;
-        inner.batches.send((batch, report)).map_err(|_| StartError::System {
-            what: "the delegator's thread is gone",
-            source: std::io::ErrorKind::BrokenPipe.into(),
-        })?;
+        self.at_loop(thread::Work::Batch(Box::new((batch, report))))?;
         plan.keep_built();
         let store = inner.store.clone();
         Ok((Run::new(run, set, plan, delivery, control, store, reported), position))

@@ -80,6 +80,7 @@ impl Note {
             Event::Thinking { text, .. } | Event::Warning { text, .. } => self.set(text),
             Event::Progress { summary, .. } => self.set(summary),
             Event::Text { text, .. } => self.push(text),
+            Event::Turn { turn, .. } => self.set(&format!("turn {turn}")),
             Event::SpawnRequested { .. } | Event::Start { .. } | Event::Complete { .. } => {}
         }
     }
@@ -143,6 +144,7 @@ impl Model {
             | Event::Thinking { .. }
             | Event::Warning { .. }
             | Event::Progress { .. }
+            | Event::Turn { .. }
             | Event::Text { .. } => self.note(task, |note| note.event(event)),
             Event::Complete { end, .. } => {
                 self.waiting.remove(&task);

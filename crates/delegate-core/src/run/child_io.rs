@@ -3,7 +3,7 @@
 //! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
 //! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -104,11 +104,18 @@ pub(super) struct Shared {
     /// Words that are to be sent, once it has its task.
     pub(super) steers: RefCell<VecDeque<(u64, String)>>,
     pub(super) steered: Notify,
+    /// The turn that is to end, and the one of which the child was told that.
+    pub(super) stopped_turn: Cell<u64>,
+    told_to_stop: Cell<u64>,
 }
 
 impl Shared {
     async fn next_steer(&self) -> ParentMessage {
         loop {
+            let turn = self.stopped_turn.get();
+            if self.told_to_stop.replace(turn) < turn {
+                return ParentMessage::StopTurn { turn };
+            }
             if let Some((number, text)) = self.steers.borrow_mut().pop_front() {
                 return ParentMessage::Steer { number, text };
             }
@@ -370,6 +377,10 @@ impl Intake {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
         }
         self.shared.pulse.borrow_mut().event(&event, now);
+        if let ChildEvent::Note(Note::Turn { .. }) = &event {
+            // What it said in earlier turns is no part of this one.
+            self.said.last_text.clear();
+        }
         if let ChildEvent::Text { text } = &event {
             keep_tail(&mut self.said.last_text, text, LAST_TEXT);
         }

@@ -252,6 +252,7 @@ impl Merged {
             | Event::Start { .. }
             | Event::Tool { .. }
             | Event::Warning { .. }
+            | Event::Turn { .. }
             | Event::Complete { .. } => {}
         }
     }
