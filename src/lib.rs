@@ -123,6 +123,8 @@ pub mod pages {
     pub mod launchers {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
+    #[doc = include_str!("../docs/sessions.md")]
+    pub mod sessions {}
     #[doc = include_str!("../docs/trees.md")]
     pub mod trees {}
     #[doc = include_str!("../docs/watchdog.md")]

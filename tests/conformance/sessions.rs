@@ -258,11 +258,14 @@ fn an_agent_without_turns_has_no_session() {
 /// A worker of another make says by itself that its agent takes no prompts; it is not started again and again.
 #[test]
 fn a_foreign_worker_refuses_and_the_session_is_over() {
-    let command =
-        vec![crate::support::helper("owner"), delegate_child::worker::WORKER_ROLE.to_owned()];
+    // This program, as if it were another's.
+    let own = std::env::current_exe().unwrap().display().to_string();
+    let role = delegate_child::worker::WORKER_ROLE;
+    let one = [role, "delegate_roles", "--exact", "--nocapture", "--test-threads=1"];
+    let command = std::iter::once(own).chain(one.map(str::to_owned)).collect();
     let settings = Settings { worker_command: Some(command), ..Settings::default() };
     let rig = rig_with(Isolation::Process, settings);
-    let mut session = rig.delegator.session(Task::new("command", "talk")).start().unwrap();
+    let mut session = rig.delegator.session(Task::new("scripted", "talk")).start().unwrap();
     let outcome = session.prompt("say x").map(|turn| turn.finish());
     if let Ok(outcome) = outcome {
         assert!(!outcome.was_begun(), "{outcome:?}");

@@ -233,6 +233,11 @@ pub enum Failure {
         /// Classified cause, such as `rate_limit`.
         reason: Option<String>,
     },
+    /// It failed, and so will whatever it is asked next: a session replaces its worker.
+    Broken {
+        /// What went wrong, for people.
+        message: String,
+    },
     /// The turn budget was used up; this is what there was.
     MaxIterations {
         /// The answer so far.

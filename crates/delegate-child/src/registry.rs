@@ -45,7 +45,7 @@ impl Registry {
     /// Only the agents that ship.
     #[must_use]
     pub fn shipped() -> Self {
-        Self::default().with(|| Command)
+        Self::default().with(Command::default)
     }
 
     /// Adds an agent; the factory makes one object per child. A later one of the same name replaces

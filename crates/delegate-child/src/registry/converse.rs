@@ -32,6 +32,10 @@ pub(super) fn carry(
     while let Some((number, prompt)) = session.next_prompt()? {
         let before = session.begin_turn(number);
         let result = runner.turn(&prompt, session);
+        if let Err(Failure::Broken { message }) = result {
+            // The turn ends with this worker.
+            return Err(Failure::Broken { message });
+        }
         let result = result.map(|reply| met(runner, spec, reply, session));
         let (end, stopped) = session.end_turn(before, result.is_ok());
         session.turn_over(ended(end, result, stopped))?;
@@ -74,7 +78,13 @@ fn ended(mut end: TurnEnd, result: Result<Reply, Failure>, stopped: bool) -> Tur
         }
         Err(Failure::Interrupted) => end.exit_reason = ExitReason::Interrupted,
         // What breaks because it is stopped is stopped.
-        Err(Failure::Failed { .. }) if stopped => end.exit_reason = ExitReason::Interrupted,
+        Err(Failure::Failed { .. } | Failure::Broken { .. }) if stopped => {
+            end.exit_reason = ExitReason::Interrupted;
+        }
+        Err(Failure::Broken { message }) => {
+            end.exit_reason = ExitReason::Error;
+            end.error = Some(clip(&message, ERROR_BYTES).to_owned());
+        }
         Err(Failure::Failed { message, reason }) => {
             end.exit_reason = ExitReason::Error;
             end.error = Some(clip(&message, ERROR_BYTES).to_owned());

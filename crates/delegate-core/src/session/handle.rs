@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use delegate_protocol::turn::PROMPT_BYTES;
 use delegate_protocol::{PastTurn, RunId, SubagentId};
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::database::Database;
 use super::drive::Command;
@@ -68,9 +68,16 @@ struct State {
 }
 
 /// What the driver lets its caller see.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
+    over: watch::Sender<bool>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { state: Mutex::default(), over: watch::Sender::new(false) }
+    }
 }
 
 impl Shared {
@@ -130,6 +137,7 @@ impl Shared {
 
     pub(super) fn set_over(&self) {
         self.state().over = true;
+        self.over.send_replace(true);
     }
 
     /// A place in line.
@@ -359,6 +367,12 @@ impl SessionControl {
     pub fn run_id(&self) -> Option<RunId> {
         let state = self.shared.state();
         state.worker.as_ref().and(state.last_run)
+    }
+
+    /// Waits until the session is over, in whatever way.
+    pub async fn over(&self) {
+        // Its sender is held here.
+        drop(self.shared.over.subscribe().wait_for(|over| *over).await);
     }
 
     /// Whether its worker waits for a prompt.

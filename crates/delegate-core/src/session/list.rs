@@ -122,6 +122,17 @@ pub fn find(state_dir: &Path, text: &str) -> Result<SessionRecord, StoreError> {
     }
 }
 
+/// The shortest prefix of an id that no other of these has (4 characters at least).
+#[must_use]
+pub fn short_id(sessions: &[SessionRecord], id: RunId) -> String {
+    let whole = id.to_string();
+    let others: Vec<String> =
+        sessions.iter().filter(|other| other.id != id).map(|other| other.id.to_string()).collect();
+    let fits = |length: &usize| !others.iter().any(|other| other.starts_with(&whole[..*length]));
+    let length = (MIN_PREFIX..whole.len()).find(fits).unwrap_or(whole.len());
+    whole[..length].to_owned()
+}
+
 /// The turns of a session, oldest first.
 ///
 /// # Errors
