@@ -3,7 +3,7 @@
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
 //! `heartbeat_ms`, `worker_command`, `depth`, `background` (a text, the conversation: nobody follows the events), `prompts`
-//! (of a session of the first task, one after the other). Its agents
+//! (of a session of the first task, one after the other), `threads`. Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -62,6 +62,8 @@ struct Job {
     background: Option<String>,
     #[serde(default)]
     prompts: Vec<String>,
+    #[serde(default)]
+    threads: bool,
 }
 
 #[derive(Deserialize)]
@@ -125,7 +127,7 @@ fn host() -> Result<(), Box<dyn Error>> {
     let seen = tracing_subscriber::EnvFilter::new("delegate::run=debug");
     tracing_subscriber::fmt().with_env_filter(seen).with_ansi(false).with_writer(log).init();
     let delegator = Delegator::builder()
-        .isolation(Isolation::Process)
+        .isolation(if job.threads { Isolation::Thread } else { Isolation::Process })
         .settings(job.settings())
         .state_dir(&job.state)
         .build()?;

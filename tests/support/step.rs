@@ -45,6 +45,9 @@ pub(crate) enum Step {
     Delegate(Vec<(String, Value)>),
     /// Has its parent start a [`TREE`] as a job, hands it over or not, says `job` and waits.
     Job { hand_off: bool },
+    /// Has its parent start a [`TREE`] that lives on, and one that does not, says `job PID ID` of the first, and waits for
+    /// this file.
+    Persist(PathBuf),
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
     /// Runs this shell script in its scope, says the so many lines that it prints, and leaves it running.
@@ -162,6 +165,23 @@ impl Agent for Stepper {
                     session.checkpoint()?;
                     std::thread::sleep(Duration::from_millis(1));
                 }
+            }
+            Step::Persist(until) => {
+                let jobs = session.jobs();
+                let script = format!("echo printed; {TREE}");
+                let job = jobs.command(["sh", "-c", &script]);
+                let job = job.persist_on_release("It serves on for this test.").start()?;
+                let other = jobs.command(["sh", "-c", TREE]).start()?.id;
+                while jobs.wait(other, Duration::from_millis(10))?.tail.is_empty() {}
+                let up = |tail: &str| tail.contains("up");
+                while !up(&jobs.wait(job.id, Duration::from_millis(10))?.tail) {}
+                let id = job.persists.map(|persists| persists.id).unwrap_or_default();
+                session.text(&format!("job {} {id}", job.pid.unwrap_or_default()));
+                while !until.exists() {
+                    session.checkpoint()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok("left".to_owned())
             }
             Step::Tree { script, lines } => {
                 let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;

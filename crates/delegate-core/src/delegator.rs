@@ -32,6 +32,7 @@ use crate::control::{self, ControlError, Operator, Server};
 use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
 use crate::helper::Hub;
+use crate::jobs::persist::Keeper;
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, program};
@@ -211,7 +212,8 @@ impl Builder {
         });
         let board = Arc::<Board>::default();
         let batches = thread::start_loop(Arc::clone(&board))?;
-        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
+        let keeper = program::shim().and_then(|shim| Keeper::in_state_dir(shim, store.kept_in()?));
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)), keeper);
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,

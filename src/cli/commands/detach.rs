@@ -279,7 +279,8 @@ pub(crate) struct Given {
 pub(crate) fn forget_ended(context: &Context) {
     let jobs = list_exempt(&directory(context)).unwrap_or_default();
     for job in jobs.into_iter().flatten() {
-        if matches!(job.status(), Status::Exited(_) | Status::Gone) {
+        let ours = job.reason() == REASON;
+        if ours && matches!(job.status(), Status::Exited(_) | Status::Gone) {
             // It shows again, and goes the next time.
             drop(job.forget());
         }

@@ -67,17 +67,19 @@ impl Loop {
     fn job(&self, index: u32, question: JobQuestion, reply: Reply) {
         let (jobs, who) = (self.batch.common.jobs.clone(), self.who(index));
         let answer = match question {
-            JobQuestion::Start(spec) => match jobs.reserve(&who, &spec) {
-                Ok(job) => {
-                    let cwd = self.batch.plan.spec(index as usize).cwd;
-                    // A start may block: not on the thread that watches deadlines.
-                    tokio::task::spawn_blocking(move || {
-                        reply.give(job_answer(jobs.start(job, spec, cwd)));
-                    });
-                    return;
+            JobQuestion::Start(spec) => {
+                match jobs.reserve(&who, &spec, &self.batch.common.caller) {
+                    Ok(job) => {
+                        let cwd = self.batch.plan.spec(index as usize).cwd;
+                        // A start may block: not on the thread that watches deadlines.
+                        tokio::task::spawn_blocking(move || {
+                            reply.give(job_answer(jobs.start(job, spec, cwd)));
+                        });
+                        return;
+                    }
+                    Err(why) => Err(why),
                 }
-                Err(why) => Err(why),
-            },
+            }
             JobQuestion::List => {
                 return reply.give(Answer::Job(JobAnswer::Jobs(jobs.list(&who))));
             }
