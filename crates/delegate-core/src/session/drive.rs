@@ -161,10 +161,12 @@ impl Driver {
         while !self.over {
             let gone = gone(self.worker.as_ref().map(|worker| worker.control.clone()));
             let deadline = self.machine.next_deadline();
-            // What a worker said comes before the word that it has left.
+            // What a worker said comes before the word that it has left, and behind the word that it was started: it may be
+            // quicker than whoever starts it.
+            let hired = self.worker.is_some();
             tokio::select! {
                 biased;
-                Some((worker, asked)) = self.asked.recv() => {
+                Some((worker, asked)) = self.asked.recv(), if hired => {
                     if worker == self.last {
                         self.asked(asked, clock.now()).await;
                     }
