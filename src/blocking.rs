@@ -17,6 +17,10 @@
 //! # }
 //! ```
 
+mod session;
+
+pub use self::session::{NewSession, SessionHandle, Turn};
+
 use crate::store::Store;
 use crate::{
     Control, Event, Isolation, Outcome, Plan, Registry, Report, RunId, StartError, SubagentId,
@@ -137,6 +141,11 @@ impl Delegator {
     /// A batch to be started.
     pub fn batch(&self, tasks: impl IntoIterator<Item = Task>) -> Batch {
         Batch(self.0.batch(tasks))
+    }
+
+    /// A session to be started.
+    pub fn session(&self, task: Task) -> NewSession {
+        NewSession::new(self.0.session(task))
     }
 
     /// As [`crate::Delegator::call`].

@@ -66,7 +66,7 @@ pub use delegate_child::{
 pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
 pub use delegate_core::control;
-pub use delegate_core::delegator::{Batch, Builder, Delegator, WaitError, Which};
+pub use delegate_core::delegator::{Batch, Builder, Delegator, NewSession, WaitError, Which};
 #[cfg(target_os = "linux")]
 pub use delegate_core::launch::zygote::Account as TemplateAccount;
 pub use delegate_core::monitor::Liveness;
@@ -76,6 +76,9 @@ pub use delegate_core::run::{
     Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
     WaitingTask,
 };
+pub use delegate_core::session::{
+    self, PromptError, SessionControl, SessionEnd, SessionHandle, Turn, TurnOutcome, Why,
+};
 pub use delegate_core::store;
 pub use delegate_core::{file_state, jobs};
 pub use delegate_protocol::envelope::{Identity, Relayed};
@@ -83,7 +86,8 @@ pub use delegate_protocol::file::{Busy, Staleness};
 pub use delegate_protocol::job::Job;
 pub use delegate_protocol::outcome::{AnswerError, Cause, ExitReason, Worktree};
 pub use delegate_protocol::{
-    ApiKey, Event, Fallback, Limit, Role, Routing, RunId, Status, SubagentId, TaskSpec, Value,
+    ApiKey, Event, Fallback, Limit, PastTurn, Role, Routing, RunId, Status, SubagentId, TaskSpec,
+    Value,
 };
 pub use ownership::{Containment, Ration};
 pub use workers::{Workers, workers};
@@ -120,6 +124,8 @@ pub mod pages {
     pub mod launchers {}
     #[doc = include_str!("../docs/migration.md")]
     pub mod migration {}
+    #[doc = include_str!("../docs/sessions.md")]
+    pub mod sessions {}
     #[doc = include_str!("../docs/trees.md")]
     pub mod trees {}
     #[doc = include_str!("../docs/watchdog.md")]

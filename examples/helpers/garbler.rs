@@ -206,6 +206,7 @@ fn begin(line: &mut UnixStream) -> io::Result<TaskSpec> {
                 ParentMessage::Interrupt
                 | ParentMessage::Notice { .. }
                 | ParentMessage::Steer { .. }
+                | ParentMessage::StopTurn { .. }
                 | ParentMessage::Dump
                 | ParentMessage::Answer { .. } => {}
             }

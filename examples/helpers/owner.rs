@@ -2,7 +2,8 @@
 //!
 //! `owner JOB`, where JOB is JSON: `state` (directory), `tasks` (`agent`, `goal`, `params`,
 //! `timeout_seconds`, `goal_bytes` to add to the goal), `places`, `start_timeout_seconds`, `grace_seconds`,
-//! `heartbeat_ms`, `worker_command`, `depth`, `background` (a text, the conversation: nobody follows the events). Its agents
+//! `heartbeat_ms`, `worker_command`, `depth`, `background` (a text, the conversation: nobody follows the events), `prompts`
+//! (of a session of the first task, one after the other), `threads`. Its agents
 //! are those that ship and `step` of the fault suite. What its loop takes in stands in `owner.log` of
 //! the state directory, so that a test knows what it has seen.
 //!
@@ -59,6 +60,10 @@ struct Job {
     depth: Option<u32>,
     #[serde(default)]
     background: Option<String>,
+    #[serde(default)]
+    prompts: Vec<String>,
+    #[serde(default)]
+    threads: bool,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +127,7 @@ fn host() -> Result<(), Box<dyn Error>> {
     let seen = tracing_subscriber::EnvFilter::new("delegate::run=debug");
     tracing_subscriber::fmt().with_env_filter(seen).with_ansi(false).with_writer(log).init();
     let delegator = Delegator::builder()
-        .isolation(Isolation::Process)
+        .isolation(if job.threads { Isolation::Thread } else { Isolation::Process })
         .settings(job.settings())
         .state_dir(&job.state)
         .build()?;
@@ -136,6 +141,9 @@ fn host() -> Result<(), Box<dyn Error>> {
         next(&words);
         return Ok(());
     }
+    if !job.prompts.is_empty() {
+        return talk(&delegator, &job, &words);
+    }
     loop {
         let mut run = delegator.batch(job.tasks()).start()?;
         controls.send(run.control())?;
@@ -148,6 +156,25 @@ fn host() -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
     }
+}
+
+/// A session: prints `{"session":ID}`, events, `{"turn":OUTCOME}` after each prompt, waits for a word, and at its end
+/// prints `{"session_end":…}`.
+fn talk(delegator: &Delegator, job: &Job, words: &Receiver<String>) -> Result<(), Box<dyn Error>> {
+    let task = job.tasks().next().ok_or("a session needs a task")?;
+    let mut session = delegator.session(task).start()?;
+    say(&json!({"session": session.id().to_string()}))?;
+    for prompt in &job.prompts {
+        let mut turn = session.prompt(prompt)?;
+        for event in turn.events() {
+            say(&serde_json::to_value(&event)?)?;
+        }
+        say(&json!({"turn": turn.finish()}))?;
+    }
+    next(words);
+    say(&json!({"session_end": session.close()}))?;
+    next(words);
+    Ok(())
 }
 
 fn next(words: &Receiver<String>) -> Option<String> {

@@ -14,8 +14,8 @@ use crate::cli::commands::config::ConfigArgs;
 use crate::cli::commands::doctor::DoctorArgs;
 use crate::cli::commands::{
     detach::HostArgs, extend::ExtendArgs, helper::HelperArgs, pause::PauseArgs, prune::PruneArgs,
-    rerun::RerunArgs, resume::ResumeArgs, steer::SteerArgs, stop::StopArgs, wait::WaitArgs,
-    watch::WatchArgs,
+    rerun::RerunArgs, resume::ResumeArgs, session::SessionArgs, sessions::SessionsArgs,
+    steer::SteerArgs, stop::StopArgs, wait::WaitArgs, watch::WatchArgs,
 };
 #[cfg(target_os = "linux")]
 use crate::cli::commands::{janitor::JanitorArgs, keys::KeysArgs, log::LogArgs, ps::PsArgs};
@@ -69,6 +69,10 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// List runs, newest first
     Runs(RunsArgs),
+    /// Have one worker answer several prompts, one after another
+    Session(Box<SessionArgs>),
+    /// List sessions, newest first, or the turns of one
+    Sessions(SessionsArgs),
     /// Show the results of a run
     Show(ShowArgs),
     /// Show what the children of a run wrote and said
@@ -443,7 +447,7 @@ pub(crate) fn parse_setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn parse_params(text: &str) -> Result<Value, String> {
+pub(crate) fn parse_params(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
 }
 

@@ -110,6 +110,7 @@ const fn start_code(error: &StartError) -> &'static str {
         StartError::TooManyTasks { .. } => "too_many_tasks",
         StartError::BlankGoal { .. } => "blank_goal",
         StartError::UnknownAgent { .. } => "unknown_agent",
+        StartError::TakesNoTurns { .. } => "takes_no_turns",
         StartError::Crossing { .. } => "cannot_cross",
         StartError::InvalidTask { .. } => "invalid_task",
         StartError::Unsupported { .. } => "unsupported",

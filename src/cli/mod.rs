@@ -106,13 +106,15 @@ pub(crate) fn main() -> ExitCode {
 
 /// Whether it starts tasks, so that people are told where it did not.
 const fn starts(verb: &Verb) -> bool {
-    matches!(verb, Verb::Run(_) | Verb::Resume(_) | Verb::Rerun(_))
+    matches!(verb, Verb::Run(_) | Verb::Session(_) | Verb::Resume(_) | Verb::Rerun(_))
 }
 
 fn dispatch(verb: &Verb, context: &Context) -> Result<Exit, Fault> {
     match verb {
         Verb::Run(args) => commands::run::run(args, context),
         Verb::Runs(args) => commands::runs::run(args, context),
+        Verb::Session(args) => commands::session::run(args, context),
+        Verb::Sessions(args) => commands::sessions::run(args, context),
         Verb::Show(args) => commands::show::run(args, context),
         Verb::Logs(args) => commands::logs::run(args, context),
         Verb::Wait(args) => commands::wait::run(args, context),

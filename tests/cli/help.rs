@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use crate::rig::{DELEGATE, Rig, Said};
 
 /// Verbs that people see.
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 19] = [
     "resume",
     "rerun",
     "run",
     "runs",
+    "session",
+    "sessions",
     "show",
     "logs",
     "ps",

@@ -40,6 +40,7 @@ mod own;
 mod pages;
 mod records;
 mod rig;
+mod sessions;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sight;

@@ -47,6 +47,8 @@ mod reuse;
 mod routing_parity;
 mod rows;
 mod seen;
+mod sessions;
+mod sessions_lost;
 mod spec;
 mod status;
 mod submit;
@@ -74,6 +76,7 @@ delegate_runtime::test_support!(
     reuse::Reused::default,
     reuse::Single::default,
     || killed::Counted,
+    sessions::Talker::default,
     results::Pupil::default,
     launchers::Ready::default
 );

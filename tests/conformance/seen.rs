@@ -80,7 +80,7 @@ pub fn essence_of(outcome: &Outcome) -> Value {
 /// Between two lifecycle events text may be joined, and a progress line replaced by the next, at the
 /// will of the clock. What that leaves the same is compared: the whole text, the thoughts, the last
 /// progress line, and how many there were.
-fn segments(events: &[&Event]) -> Vec<Value> {
+pub fn segments(events: &[&Event]) -> Vec<Value> {
     let mut list = Vec::new();
     let mut open = Segment::default();
     for event in events {
@@ -94,6 +94,14 @@ fn segments(events: &[&Event]) -> Vec<Value> {
             // How often it is told where one stands is at the will of the clock.
             Event::Waiting { .. } => {}
             Event::Warning { about, .. } => list.push(json!(["warning", about])),
+            Event::Turn { turn, end, .. } => {
+                list.push(std::mem::take(&mut open).into_json());
+                let mut end = serde_json::to_value(end).unwrap();
+                if let Some(end) = end.as_object_mut() {
+                    end.remove("duration_seconds");
+                }
+                list.push(json!(["turn", turn, end]));
+            }
             Event::SpawnRequested { goal, .. } => list.push(json!(["requested", goal])),
             Event::Start { goal, .. } => list.push(json!(["start", goal])),
             Event::Tool { name, preview, args, .. } => {

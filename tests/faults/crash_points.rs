@@ -89,12 +89,12 @@ fn asks(then: Option<Then>) -> Play {
 
 /// Cases by message. One that is missing here does not compile.
 macro_rules! each {
-    ($name:ident: $message:ty { $($pattern:pat => [$(($what:literal, $play:expr)),+],)+ }) => {
+    ($name:ident: $message:ty { $($pattern:pat => [$(($what:literal, $play:expr)),*],)+ }) => {
         fn $name() -> Vec<(&'static str, Play)> {
             fn _exhaustive(message: &$message) {
                 match message { $($pattern => {})+ }
             }
-            vec![$($(($what, $play)),+),+]
+            vec![$($(($what, $play),)*)+]
         }
     };
 }
@@ -127,6 +127,8 @@ each!(taken: ParentMessage {
     ParentMessage::Interrupt => [("interrupt", is_interrupted())],
     ParentMessage::Notice { .. } => [("notice", is_quiet(false))],
     ParentMessage::Steer { .. } => [("steer", is_steered())],
+    // To a child of a session: see there.
+    ParentMessage::StopTurn { .. } => [],
     ParentMessage::Dump => [("dump", is_quiet(true))],
     ParentMessage::Answer { .. } => [("answer", every(10))],
 });

@@ -17,6 +17,7 @@
 //! | `stops` | interrupts, pauses, handles that are dropped |
 //! | `verdicts` | every kind of failure has its own words |
 //! | `trees` | children that delegate, when the root or one of them is killed |
+//! | `sessions` | sessions, when their owner is killed |
 //! | `starts` | starts that fail, isolation that cannot be had, secrets |
 //!
 //! What is killed belongs to an owner program of its own (`program`), so that the supervisor of this
@@ -43,6 +44,7 @@ mod owner_kill;
 mod owner_points;
 mod program;
 mod rations;
+mod sessions;
 mod shared_state;
 mod starts;
 mod startup;

@@ -123,6 +123,12 @@ impl OwnerProgram {
         writeln!(stdin, "{word}").unwrap();
     }
 
+    /// The same to one that may have ended.
+    pub(crate) fn tell_if_alive(&mut self, word: &str) {
+        let stdin = self.process.stdin.as_mut().unwrap();
+        writeln!(stdin, "{word}").ok();
+    }
+
     /// The next line, or `None` at the end.
     fn next(&mut self, until: Instant) -> Option<Value> {
         let left = until.saturating_duration_since(Instant::now());

@@ -45,6 +45,9 @@ pub(crate) enum Step {
     Delegate(Vec<(String, Value)>),
     /// Has its parent start a [`TREE`] as a job, hands it over or not, says `job` and waits.
     Job { hand_off: bool },
+    /// Has its parent start a [`TREE`] that lives on, and one that does not, says `job PID ID` of the first, and waits for
+    /// this file.
+    Persist(PathBuf),
     /// Writes so many bytes of noise on standard output, then answers.
     Noise(usize),
     /// Fills so many bytes of memory, then answers.
@@ -59,6 +62,10 @@ pub(crate) enum Step {
     Nice,
     /// Opens files until it cannot, and answers with how many there were.
     Open,
+    /// Runs this shell script in its scope, says the so many lines that it prints, and leaves it running.
+    Tree { script: String, lines: usize },
+    /// What was asked and answered before, in a session.
+    History,
 }
 
 /// A helper of a session of its own below a shell; its line says that it is there.
@@ -71,6 +78,13 @@ impl Agent for Stepper {
     const NAME: &'static str = "step";
     type Params = Step;
     type Answer = String;
+
+    const TAKES_TURNS: bool = true;
+
+    /// Each prompt is a step.
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
+        self.run(serde_json::from_str(prompt)?, session)
+    }
 
     fn run(&mut self, step: Step, session: &mut Session) -> Result<String, Failure> {
         match step {
@@ -201,6 +215,43 @@ impl Agent for Stepper {
                     session.checkpoint()?;
                     std::thread::sleep(Duration::from_millis(1));
                 }
+            }
+            Step::Persist(until) => {
+                let jobs = session.jobs();
+                let script = format!("echo printed; {TREE}");
+                let job = jobs.command(["sh", "-c", &script]);
+                let job = job.persist_on_release("It serves on for this test.").start()?;
+                let other = jobs.command(["sh", "-c", TREE]).start()?.id;
+                while jobs.wait(other, Duration::from_millis(10))?.tail.is_empty() {}
+                let up = |tail: &str| tail.contains("up");
+                while !up(&jobs.wait(job.id, Duration::from_millis(10))?.tail) {}
+                let id = job.persists.map(|persists| persists.id).unwrap_or_default();
+                session.text(&format!("job {} {id}", job.pid.unwrap_or_default()));
+                while !until.exists() {
+                    session.checkpoint()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok("left".to_owned())
+            }
+            Step::Tree { script, lines } => {
+                let owner = session.owner().ok_or_else(|| Failure::new("no owner"))?;
+                let (told, tell) = std::io::pipe()?;
+                let spawn = Spawn::new("sh").args(["-c", &script]).fd(1, tell.into());
+                let tree = owner.spawn(spawn, |_| {});
+                let tree = tree.map_err(|error| Failure::new(error.to_string()))?;
+                let said = std::io::BufRead::lines(std::io::BufReader::new(told));
+                for line in said.take(lines) {
+                    session.text(&format!("{}\n", line?));
+                }
+                // Whoever ends this child is to find it.
+                std::mem::forget(tree);
+                Ok("up".to_owned())
+            }
+            Step::History => {
+                let past = session.history()?;
+                let told =
+                    past.iter().map(|turn| format!("{}:{}", turn.number, turn.status.word()));
+                Ok(told.collect::<Vec<_>>().join(" "))
             }
             Step::Noise(bytes) => {
                 use std::io::Write;

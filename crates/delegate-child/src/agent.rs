@@ -45,6 +45,64 @@ pub trait Agent: Send + 'static {
     fn run(&mut self, params: Self::Params, session: &mut Session)
     -> Result<Self::Answer, Failure>;
 
+    /// Whether it takes several prompts, one after another, in a session (`Delegator::session`): it has
+    /// [`Agent::turn`] then. A session of an agent that does not is refused before anything starts.
+    const TAKES_TURNS: bool = false;
+
+    /// A session begins: what is the same for all of its turns. Called once on each object, before the first
+    /// [`Agent::turn`], also on that of a worker that takes the place of one that was lost: what it needs to know of
+    /// earlier turns is in [`Session::history`].
+    ///
+    /// # Errors
+    /// Any [`Failure`]: the worker ends, and counts as lost.
+    fn open(&mut self, params: Self::Params, session: &mut Session) -> Result<(), Failure> {
+        drop(params);
+        _ = session;
+        Ok(())
+    }
+
+    /// Carries out one turn of a session. `prompt` is what is asked now; the task's `goal` is what the session is
+    /// for. A stop of the turn unwinds through `?` from [`Session::checkpoint`], as an interrupt of the child does,
+    /// and the next turn begins as if nothing had been. A panic ends the worker.
+    ///
+    /// ```
+    /// use delegate_child::{Agent, Failure, Session};
+    ///
+    /// #[derive(Default)]
+    /// struct Count(usize);
+    ///
+    /// impl Agent for Count {
+    ///     const NAME: &'static str = "count";
+    ///     type Params = ();
+    ///     type Answer = String;
+    ///
+    ///     fn run(&mut self, (): (), session: &mut Session) -> Result<String, Failure> {
+    ///         let goal = session.spec().goal.clone();
+    ///         self.turn(&goal, session)
+    ///     }
+    ///
+    ///     const TAKES_TURNS: bool = true;
+    ///
+    ///     fn open(&mut self, (): (), session: &mut Session) -> Result<(), Failure> {
+    ///         self.0 = session.history()?.len(); // not empty in a worker that replaces another
+    ///         Ok(())
+    ///     }
+    ///
+    ///     fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
+    ///         session.checkpoint()?;
+    ///         self.0 += 1;
+    ///         Ok(format!("{}: {prompt}", self.0))
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Any [`Failure`]: the turn has failed, and the next one may come.
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<Self::Answer, Failure> {
+        _ = (prompt, session);
+        Err(Failure::new(format!("agent `{}` takes no turns", Self::NAME)))
+    }
+
     /// Answers once more, since the answer of [`Agent::run`] does not meet the task's `output_schema`;
     /// `errors` says why ([`crate::schema::told_again`] makes a prompt of it). Asked at most once, and
     /// not when the answer was empty or the child is to stop. `None`: it has no second turn, and the
@@ -130,6 +188,7 @@ impl AskError {
             | Answer::File(_)
             | Answer::Job(_)
             | Answer::Key(_)
+            | Answer::Turn(_)
             | Answer::Delegated(_)
             | Answer::Told(_)
             | Answer::Stopping => {
@@ -177,6 +236,11 @@ pub enum Failure {
         message: String,
         /// Classified cause, such as `rate_limit`.
         reason: Option<String>,
+    },
+    /// It failed, and so will whatever it is asked next: a session replaces its worker.
+    Broken {
+        /// What went wrong, for people.
+        message: String,
     },
     /// The turn budget was used up; this is what there was.
     MaxIterations {

@@ -1,10 +1,11 @@
 //! The one token that stops a child: an interrupt and a parent that is gone are the same thing to an
-//! agent. Raised by the reader and the writer of the line, read by `session` and `outbox`. A parent that shares a page
-//! with the child raises it by itself, ahead of the frame that says the same.
+//! agent, and so is the stop of a turn, which is over with that turn. Raised by the reader and the writer of the
+//! line, read by `session` and `outbox`. A parent that shares a page with the child raises it by itself, ahead of the
+//! frame that says the same.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use delegate_protocol::page;
@@ -14,10 +15,12 @@ use ownership::page::Page;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Reason {
+    /// This turn is not wanted any more.
+    Turn = 1,
     /// The parent asked.
-    Interrupt = 1,
+    Interrupt = 2,
     /// There is no parent any more, or it broke the protocol.
-    ParentGone = 2,
+    ParentGone = 3,
 }
 
 type Hook = Box<dyn Fn(Reason) + Send + Sync>;
@@ -32,6 +35,16 @@ pub(crate) struct Token {
     /// Who waits where there is no page.
     changed: Condvar,
     page: OnceLock<Arc<Page>>,
+    turns: Mutex<Turns>,
+}
+
+/// The turn that runs, and the last that was stopped: a stop may come before its turn, or behind it.
+#[derive(Debug, Default)]
+struct Turns {
+    running: Option<u64>,
+    stopped: u64,
+    /// Hooks that were there before it.
+    hooks: usize,
 }
 
 impl fmt::Debug for Token {
@@ -67,9 +80,10 @@ impl Token {
     /// The strongest reason so far.
     pub(crate) fn raised(&self) -> Option<Reason> {
         match self.reason.load(Ordering::Acquire) {
-            0 if self.is_asked() => Some(Reason::Interrupt),
+            0 | 1 if self.is_asked() => Some(Reason::Interrupt),
             0 => None,
-            1 => Some(Reason::Interrupt),
+            1 => Some(Reason::Turn),
+            2 => Some(Reason::Interrupt),
             _ => Some(Reason::ParentGone),
         }
     }
@@ -101,8 +115,13 @@ impl Token {
         self.announce(reason);
         if self.told.fetch_max(reason as u8, Ordering::AcqRel) < reason as u8 {
             if let Some(page) = self.page() {
-                // Who waits looks at this word, whoever changes it.
-                page::interrupt(page.words());
+                // Who waits looks at this word, whoever changes it. A turn's stop ends with the turn, and so is none of
+                // the child.
+                if reason == Reason::Turn {
+                    page::nudge(page.words());
+                } else {
+                    page::interrupt(page.words());
+                }
                 page.wake(page::INTERRUPT);
             }
             for hook in self.hooks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -110,6 +129,47 @@ impl Token {
             }
             self.changed.notify_all();
         }
+    }
+
+    /// A turn begins. What is hooked from here on is gone with it.
+    pub(crate) fn begin_turn(&self, number: u64) {
+        let mut turns = self.turns();
+        turns.running = Some(number);
+        turns.hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner).len();
+        if turns.stopped == number {
+            self.raise(Reason::Turn);
+        }
+    }
+
+    /// It is over, and the stop of it with it. Gives whether it was stopped.
+    pub(crate) fn end_turn(&self) -> bool {
+        let mut turns = self.turns();
+        let stopped = turns.running.take().is_some_and(|number| turns.stopped == number);
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner).truncate(turns.hooks);
+        // A stronger reason stays.
+        for place in [&self.reason, &self.told] {
+            let turn = Reason::Turn as u8;
+            let _stronger = place.compare_exchange(turn, 0, Ordering::AcqRel, Ordering::Acquire);
+        }
+        stopped
+    }
+
+    /// This turn is to end. One that is over is left alone; one that has not begun ends when it does.
+    pub(crate) fn stop_turn(&self, number: u64) {
+        let mut turns = self.turns();
+        turns.stopped = number;
+        if turns.running == Some(number) {
+            self.raise(Reason::Turn);
+        }
+    }
+
+    /// The turn that runs.
+    pub(crate) fn turn(&self) -> Option<u64> {
+        self.turns().running
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `hook` at each raise from now on, and at once when it is raised already. It may be
@@ -130,8 +190,9 @@ mod tests {
 
     #[test]
     fn the_stronger_reason_wins_in_every_order() {
-        for first in [Reason::Interrupt, Reason::ParentGone] {
-            for second in [Reason::Interrupt, Reason::ParentGone] {
+        let all = [Reason::Turn, Reason::Interrupt, Reason::ParentGone];
+        for first in all {
+            for second in all {
                 let token = Token::default();
                 assert_eq!((token.is_raised(), token.raised()), (false, None));
                 token.raise(first);
@@ -155,6 +216,57 @@ mod tests {
         token.raise(Reason::ParentGone);
         token.raise(Reason::Interrupt);
         assert_eq!(*heard.lock().unwrap(), [Reason::Interrupt, Reason::ParentGone]);
+    }
+
+    /// A stop may come at any time: before its turn, in it, behind it; and again.
+    #[test]
+    fn a_stop_holds_for_its_turn_and_no_other() {
+        for at in 0..5 {
+            let token = Token::default();
+            let stop = |now| {
+                if now == at {
+                    token.stop_turn(2);
+                    token.stop_turn(2);
+                }
+            };
+            stop(0);
+            token.begin_turn(1);
+            stop(1);
+            assert_eq!((token.raised(), token.end_turn(), token.turn()), (None, false, None));
+            stop(2);
+            assert!(!token.is_raised(), "between two turns nothing is stopped");
+            token.begin_turn(2);
+            stop(3);
+            let stopped = at <= 3;
+            assert_eq!(token.raised(), stopped.then_some(Reason::Turn), "{at}");
+            assert_eq!((token.turn(), token.end_turn()), (Some(2), stopped), "{at}");
+            stop(4);
+            token.begin_turn(3);
+            assert_eq!((token.raised(), token.end_turn()), (None, false), "{at}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_turn_takes_its_hooks_and_leaves_a_stronger_reason() {
+        let (token, heard) = (Token::default(), Arc::new(Mutex::new(Vec::new())));
+        let hook = |name: &'static str| {
+            let heard = Arc::clone(&heard);
+            token.on_raise(move |reason| heard.lock().unwrap().push((name, reason)));
+        };
+        hook("child");
+        token.begin_turn(1);
+        hook("turn");
+        token.stop_turn(1);
+        assert!(token.end_turn());
+        token.begin_turn(2);
+        token.raise(Reason::Interrupt);
+        token.stop_turn(2);
+        assert!(token.end_turn());
+        assert_eq!(token.raised(), Some(Reason::Interrupt));
+        let heard = heard.lock().unwrap();
+        let expected =
+            [("child", Reason::Turn), ("turn", Reason::Turn), ("child", Reason::Interrupt)];
+        assert_eq!(*heard, expected);
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(crate) fn conclude(end: End, mut account: Account, max_bytes: u64) -> (Finis
         End::Returned(Err(Failure::Failed { message, reason })) => {
             (Verdict::Failed, last_text.clone().into(), false, Some(message), reason)
         }
+        End::Returned(Err(Failure::Broken { message })) => {
+            (Verdict::Failed, last_text.clone().into(), false, Some(message), None)
+        }
         End::Returned(Err(Failure::Interrupted)) | End::NotRun => {
             (Verdict::Interrupted, last_text.clone().into(), false, None, None)
         }

@@ -21,6 +21,8 @@ pub(crate) enum Step {
     Notice(String),
     /// A word of whoever steers it.
     Steer(u64, String),
+    /// This turn is not wanted any more.
+    StopTurn(u64),
     /// Tell what is being done.
     Dump,
     /// What was asked.
@@ -52,6 +54,7 @@ impl Greeting {
             (_, ParentMessage::Interrupt) => Ok(Step::Interrupt),
             (_, ParentMessage::Notice { text }) => Ok(Step::Notice(text)),
             (_, ParentMessage::Steer { number, text }) => Ok(Step::Steer(number, text)),
+            (_, ParentMessage::StopTurn { turn }) => Ok(Step::StopTurn(turn)),
             (Self::Waiting(_), ParentMessage::Dump) => Ok(Step::Wait),
             (Self::Begun, ParentMessage::Dump) => Ok(Step::Dump),
             (Self::Begun, ParentMessage::Answer { number, answer }) => {
@@ -98,7 +101,7 @@ mod tests {
         Box::new(sample(0, "a", "goal"))
     }
 
-    fn messages() -> [ParentMessage; 8] {
+    fn messages() -> [ParentMessage; 9] {
         [
             ParentMessage::SpecPart(Bytes(codec::to_bytes(&spec()).unwrap())),
             ParentMessage::BeginFromParts,
@@ -108,6 +111,7 @@ mod tests {
             ParentMessage::Dump,
             ParentMessage::Steer { number: 1, text: "left".to_owned() },
             ParentMessage::Answer { number: 1, answer: Answer::refused("no") },
+            ParentMessage::StopTurn { turn: 1 },
         ]
     }
 
@@ -118,15 +122,15 @@ mod tests {
         let table = [
             (
                 Greeting::default(),
-                ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait", "Steer", "Err"],
+                ["Wait", "Err", "Begin", "Interrupt", "Notice", "Wait", "Steer", "Err", "StopTurn"],
             ),
             (
                 Greeting::Waiting(parts),
-                ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait", "Steer", "Err"],
+                ["Wait", "Begin", "Err", "Interrupt", "Notice", "Wait", "Steer", "Err", "StopTurn"],
             ),
             (
                 Greeting::Begun,
-                ["Err", "Err", "Err", "Interrupt", "Notice", "Dump", "Steer", "Answer"],
+                ["Err", "Err", "Err", "Interrupt", "Notice", "Dump", "Steer", "Answer", "StopTurn"],
             ),
         ];
         for (state, wanted) in table {
@@ -145,6 +149,7 @@ mod tests {
                     Ok(Step::Interrupt) => "Interrupt",
                     Ok(Step::Notice(_)) => "Notice",
                     Ok(Step::Steer(..)) => "Steer",
+                    Ok(Step::StopTurn(_)) => "StopTurn",
                     Ok(Step::Dump) => "Dump",
                     Ok(Step::Answer(..)) => "Answer",
                     Err(_) => "Err",

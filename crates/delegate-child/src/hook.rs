@@ -131,6 +131,7 @@ pub(crate) const fn taken(message: &ParentMessage) -> &'static str {
         ParentMessage::Interrupt => "interrupt",
         ParentMessage::Notice { .. } => "notice",
         ParentMessage::Steer { .. } => "steer",
+        ParentMessage::StopTurn { .. } => "stop-turn",
         ParentMessage::Dump => "dump",
         ParentMessage::Answer { .. } => "answer",
     }

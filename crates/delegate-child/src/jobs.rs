@@ -40,6 +40,14 @@ impl NewJob {
         self
     }
 
+    /// It lives on when this child ends, and when its parent does, in whatever way: outside of everything that ends with
+    /// them, with this reason written down, and a log. It counts among the 3 that a child may hand over, and is the
+    /// parent's when the child ends. `reason` is one sentence.
+    pub fn persist_on_release(mut self, reason: impl Into<String>) -> Self {
+        self.spec.persist = Some(reason.into());
+        self
+    }
+
     /// Starts it; returns when it was executed.
     ///
     /// # Errors
@@ -58,7 +66,10 @@ impl Jobs {
     pub fn command<S: Into<OsString>>(&self, command: impl IntoIterator<Item = S>) -> NewJob {
         let text = |word: S| word.into().to_string_lossy().into_owned();
         let command = command.into_iter().map(text).collect();
-        NewJob { jobs: self.clone(), spec: JobSpec { command, cwd: None, env: Vec::new() } }
+        NewJob {
+            jobs: self.clone(),
+            spec: JobSpec { command, cwd: None, env: Vec::new(), persist: None },
+        }
     }
 
     /// Those of this child, oldest first.

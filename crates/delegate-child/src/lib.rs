@@ -50,6 +50,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`agent`], [`session`] | what a user writes, and what it works with |
+//! | `turns` | the turns of a child that takes several prompts |
 //! | [`delegation`], [`outcome`] | a child that delegates itself, and what it gets |
 //! | [`registry`], [`agents`] | agents by name, and those that ship |
 //! | [`link`] | the line: a socket in a worker, a channel in a thread; the same bytes on both |
@@ -90,6 +91,7 @@ mod second_turn;
 pub mod serve;
 pub mod session;
 mod tail;
+mod turns;
 pub mod worker;
 
 pub use agent::{Agent, AskError, Failure, Interrupted};

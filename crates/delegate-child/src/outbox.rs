@@ -78,6 +78,16 @@ impl Outbox {
         }
     }
 
+    /// Waits until the writer has taken everything, so that what is asked next comes behind it; not once the child is
+    /// to stop for good.
+    pub(crate) fn wait_empty(&self, token: &Token) {
+        let mut state = self.state();
+        while state.queue.len() > 0 && token.raised() != Some(Reason::ParentGone) {
+            state.agent_waits = true;
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Takes the oldest event, if there is one.
     pub(crate) fn try_take(&self) -> Option<ChildEvent> {
         self.pop(&mut self.state())
@@ -243,6 +253,26 @@ mod tests {
         assert_eq!(outbox.take(Some(Duration::ZERO)), Taken::Nothing);
         outbox.close();
         assert_eq!(outbox.take(None), Taken::Done);
+    }
+
+    #[test]
+    fn an_agent_that_asks_in_order_waits_until_all_is_taken_or_nobody_takes_it() {
+        for gone in [false, true] {
+            let (outbox, token) = full_outbox();
+            let waiting = thread::spawn({
+                let (outbox, token) = (Arc::clone(&outbox), Arc::clone(&token));
+                move || outbox.wait_empty(&token)
+            });
+            for left in (1..QUEUE_EVENTS).rev() {
+                assert_eq!(outbox.take(None), Taken::Event(tool()));
+                assert_eq!((outbox.waiting(), waiting.is_finished()), (left, false));
+            }
+            token.raise(if gone { Reason::ParentGone } else { Reason::Interrupt });
+            if !gone {
+                assert_eq!(outbox.take(None), Taken::Event(tool()));
+            }
+            waiting.join().unwrap();
+        }
     }
 
     #[test]

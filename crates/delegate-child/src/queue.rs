@@ -138,7 +138,9 @@ fn size(event: &ChildEvent) -> usize {
         ChildEvent::Note(Note::ToolDone(end)) => end.preview.as_ref().map_or(0, String::len),
         ChildEvent::Note(Note::File { path, .. }) => path.len(),
         ChildEvent::Note(Note::Approval(approval)) => approval.request.len(),
-        ChildEvent::Note(Note::Call { .. } | Note::Channel { .. } | Note::Steered { .. }) => 0,
+        ChildEvent::Note(
+            Note::Call { .. } | Note::Channel { .. } | Note::Steered { .. } | Note::Turn { .. },
+        ) => 0,
     }
 }
 

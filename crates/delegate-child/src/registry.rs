@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use delegate_protocol::Value;
 use delegate_protocol::outcome::SchemaWord;
+use delegate_protocol::{TaskSpec, Value};
 
 use crate::agent::{Agent, Failure};
 use crate::agents::command::Command;
@@ -15,7 +15,14 @@ use crate::second_turn;
 use crate::session::Session;
 use crate::tail::clip;
 
-type Factory = Arc<dyn Fn() -> Box<dyn Runner> + Send + Sync>;
+mod converse;
+
+/// How an agent is made, and whether it takes turns.
+#[derive(Clone)]
+struct Factory {
+    make: Arc<dyn Fn() -> Box<dyn Runner> + Send + Sync>,
+    takes_turns: bool,
+}
 
 /// Which agents a worker (or a thread of the parent) can run.
 #[derive(Clone, Default)]
@@ -42,19 +49,20 @@ impl Registry {
     /// Only the agents that ship.
     #[must_use]
     pub fn shipped() -> Self {
-        Self::default().with(|| Command)
+        Self::default().with(Command::default)
     }
 
     /// Adds an agent; the factory makes one object per child. A later one of the same name replaces
     /// the earlier.
     #[must_use]
     pub fn with<A: Agent>(mut self, factory: impl Fn() -> A + Send + Sync + 'static) -> Self {
-        let factory: Factory = Arc::new(move || Box::new(Typed(factory())));
         if A::REUSABLE {
             self.reusable.insert(A::NAME);
         } else {
             self.reusable.remove(A::NAME);
         }
+        let make = Arc::new(move || -> Box<dyn Runner> { Box::new(Typed(factory())) });
+        let factory = Factory { make, takes_turns: A::TAKES_TURNS };
         self.factories.insert(A::NAME.to_owned(), factory);
         self
     }
@@ -75,6 +83,12 @@ impl Registry {
     #[cfg(target_os = "linux")]
     pub(crate) fn is_reusable(&self, name: &str) -> bool {
         self.reusable.contains(name)
+    }
+
+    /// Whether the agent of this name takes several prompts ([`Agent::TAKES_TURNS`]).
+    #[must_use]
+    pub fn takes_turns(&self, name: &str) -> bool {
+        self.factories.get(name).is_some_and(|factory| factory.takes_turns)
     }
 
     /// Makes an object of this agent and prepares it, for the next child of this process that names it.
@@ -100,7 +114,7 @@ impl Registry {
             let (name, known) = (clip(name, 256), self.names().join(", "));
             return Err(Failure::new(format!("there is no agent `{name}` here; known: {known}")));
         };
-        let mut runner = factory();
+        let mut runner = (factory.make)();
         runner.prepare()?;
         Ok(runner)
     }
@@ -121,20 +135,29 @@ impl Registry {
     /// Makes one object of the agent that the task names, unless one is prepared, and runs it.
     pub(crate) fn run(&self, session: &mut Session) -> Result<Reply, Failure> {
         let spec = session.shared_spec();
+        if spec.in_turns && self.contains(&spec.agent) && !self.takes_turns(&spec.agent) {
+            return Err(converse::refused(&spec.agent));
+        }
         let mut runner = match self.take_ready(&spec.agent) {
             Some(runner) => runner,
             None => self.make(&spec.agent)?,
         };
+        if spec.in_turns {
+            return converse::carry(&mut *runner, &spec, session);
+        }
         let reply = runner.run(&spec.params, session)?;
-        let Some(schema) = &spec.output_schema else {
-            self.keep(&spec.agent, runner);
-            return Ok(reply);
-        };
-        let again = |errors: &[String], session: &mut Session| runner.again(errors, session);
-        let (answer, word) = second_turn::meet(schema, reply.into(), session, again);
+        let reply = met(&mut *runner, &spec, reply, session);
         self.keep(&spec.agent, runner);
-        Ok(Reply { text: answer.text, is_json: answer.is_json, schema: Some(word) })
+        Ok(reply)
     }
+}
+
+/// The answer that counts, with the word about its schema, if the task has one.
+fn met(runner: &mut dyn Runner, spec: &TaskSpec, reply: Reply, session: &mut Session) -> Reply {
+    let Some(schema) = &spec.output_schema else { return reply };
+    let again = |errors: &[String], session: &mut Session| runner.again(errors, session);
+    let (answer, word) = second_turn::meet(schema, reply.into(), session, again);
+    Reply { text: answer.text, is_json: answer.is_json, schema: Some(word) }
 }
 
 /// An answer in the form that crosses the line.
@@ -159,6 +182,10 @@ trait Runner: Send {
     fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure>;
 
     fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn;
+
+    fn open(&mut self, params: &Value, session: &mut Session) -> Result<(), Failure>;
+
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<Reply, Failure>;
 }
 
 struct Typed<A>(A);
@@ -169,16 +196,26 @@ impl<A: Agent> Runner for Typed<A> {
     }
 
     fn run(&mut self, params: &Value, session: &mut Session) -> Result<Reply, Failure> {
-        let params = typed_params(params).map_err(|error| {
-            Failure::new(format!("params do not fit agent `{}`: {error}", A::NAME))
-        })?;
-        reply(self.0.run(params, session)?)
+        reply(self.0.run(fitting::<A>(params)?, session)?)
+    }
+
+    fn open(&mut self, params: &Value, session: &mut Session) -> Result<(), Failure> {
+        self.0.open(fitting::<A>(params)?, session)
+    }
+
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<Reply, Failure> {
+        reply(self.0.turn(prompt, session)?)
     }
 
     fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn {
         let answer = self.0.answer_again(errors, session)?;
         Some(answer.and_then(reply).map(Into::into))
     }
+}
+
+fn fitting<A: Agent>(params: &Value) -> Result<A::Params, Failure> {
+    typed_params(params)
+        .map_err(|error| Failure::new(format!("params do not fit agent `{}`: {error}", A::NAME)))
 }
 
 /// No params at all also stand for a map without entries.

@@ -54,7 +54,7 @@ pub(crate) fn meet(
         Ok(Some(Err(Failure::Interrupted))) => {
             return (first, unmet(errors, 1, Some("its second turn was interrupted".to_owned())));
         }
-        Ok(Some(Err(Failure::Failed { message, .. }))) => {
+        Ok(Some(Err(Failure::Failed { message, .. } | Failure::Broken { message }))) => {
             return (first, unmet(errors, 1, Some(format!("its second turn failed: {message}"))));
         }
         Err(panic) => {

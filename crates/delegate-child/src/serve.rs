@@ -176,6 +176,10 @@ fn hear(
                 mail.steer(number, text);
                 continue;
             }
+            Ok(Step::StopTurn(turn)) => {
+                token.stop_turn(turn);
+                continue;
+            }
             Ok(Step::Dump) => {
                 mail.ask_for_dump();
                 continue;

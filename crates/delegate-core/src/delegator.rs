@@ -7,6 +7,7 @@ mod batch;
 mod helpers;
 mod nest;
 mod plans;
+mod session;
 mod thread;
 mod trees;
 
@@ -21,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 pub use self::again::Which;
 pub use self::background::WaitError;
 pub use self::batch::Batch;
+pub use self::session::NewSession;
 
 use self::ahead::Ahead;
 use self::batch::Beginning;
@@ -30,6 +32,7 @@ use crate::control::{self, ControlError, Operator, Server};
 use crate::file_state::registry::Who;
 use crate::file_state::{self, FileState, Files};
 use crate::helper::Hub;
+use crate::jobs::persist::Keeper;
 use crate::jobs::{Jobs, OwnJobs};
 use crate::launch::exec::WorkerProgram;
 use crate::launch::{Records, limits, program};
@@ -70,7 +73,7 @@ struct Inner {
     ahead: Ahead,
     records: Records,
     store: Store,
-    batches: mpsc::UnboundedSender<Started>,
+    batches: mpsc::UnboundedSender<thread::Work>,
     pid: u32,
     clock: Option<ManualClock>,
     live: Arc<Live>,
@@ -209,7 +212,8 @@ impl Builder {
         });
         let board = Arc::<Board>::default();
         let batches = thread::start_loop(Arc::clone(&board))?;
-        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)));
+        let keeper = program::shim().and_then(|shim| Keeper::in_state_dir(shim, store.kept_in()?));
+        let jobs = Jobs::new(program::owner().map(|owner| records.kept_by(owner)), keeper);
         let inner = Inner {
             settings: self.settings,
             isolation: self.isolation,
@@ -323,6 +327,7 @@ impl Delegator {
             detached: false,
             note: None,
             from: None,
+            turns: None,
         }
     }
 
@@ -394,6 +399,14 @@ impl Delegator {
         block_on(self.act(arguments, session))
     }
 
+    /// Hands something to the thread of every batch.
+    fn at_loop(&self, work: thread::Work) -> Result<(), StartError> {
+        self.inner.batches.send(work).map_err(|_| StartError::System {
+            what: "the delegator's thread is gone",
+            source: std::io::ErrorKind::BrokenPipe.into(),
+        })
+    }
+
     /// A plan may be made before a fork, and started behind it.
     fn check_process(&self) -> Result<(), StartError> {
         let owner = self.inner.pid;
@@ -413,6 +426,7 @@ impl Delegator {
             background,
             resumes,
             rerun_of,
+            turns,
         } = beginning;
         if inner.control_socket {
             inner.server.get_or_init(|| Server::start(&inner.live, inner.control_dir.as_deref()));
@@ -445,11 +459,9 @@ impl Delegator {
         batch.kept = kept;
         batch.background = background;
         batch.rerun_of = rerun_of;
+        batch.common.turns = turns;
         batch._place = place;
-        inner.batches.send((batch, report)).map_err(|_| StartError::System {
-            what: "the delegator's thread is gone",
-            source: std::io::ErrorKind::BrokenPipe.into(),
-        })?;
+        self.at_loop(thread::Work::Batch(Box::new((batch, report))))?;
         plan.keep_built();
         let store = inner.store.clone();
         Ok((Run::new(run, set, plan, delivery, control, store, reported), position))

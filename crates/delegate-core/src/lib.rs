@@ -2,7 +2,7 @@
 //!
 //! Imports point one way, left to right:
 //! `config < plan < {tree, file_state, worktree} < jobs < lease < store < launch < monitor < collect < report < run <
-//! control < {background, helper} < delegator`.
+//! control < {background, helper} < session < delegator`.
 
 pub mod background;
 pub mod collect;
@@ -18,6 +18,7 @@ pub mod monitor;
 pub mod plan;
 pub mod report;
 pub mod run;
+pub mod session;
 pub mod store;
 pub mod tree;
 pub mod worktree;

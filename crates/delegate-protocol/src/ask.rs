@@ -10,6 +10,7 @@ use crate::file::{FileAnswer, FileQuestion};
 use crate::id::RunId;
 use crate::job::{JobAnswer, JobQuestion};
 use crate::lease::{KeyAnswer, KeyQuestion};
+use crate::turn::{TurnAnswer, TurnQuestion};
 
 /// Questions of one child that wait for an answer at once at most. A child waits by itself before it asks more;
 /// one that does not is refused.
@@ -50,6 +51,8 @@ pub enum Question {
     File(FileQuestion),
     /// About keys and calls. Answered by [`Answer::Key`].
     Key(KeyQuestion),
+    /// About its turns, by one that takes several prompts. Answered by [`Answer::Turn`].
+    Turn(TurnQuestion),
 }
 
 /// What it is told. One that does not fit the question is the parent's fault, and taken for a refusal.
@@ -78,6 +81,8 @@ pub enum Answer {
     File(FileAnswer),
     /// About keys and calls.
     Key(KeyAnswer),
+    /// About its turns.
+    Turn(TurnAnswer),
 }
 
 impl Question {
@@ -95,6 +100,9 @@ impl Question {
             Self::Key(KeyQuestion::Await) => "Await",
             Self::Key(KeyQuestion::Permit) => "Permit",
             Self::Key(KeyQuestion::GiveBack { .. }) => "GiveBack",
+            Self::Turn(TurnQuestion::Next) => "NextTurn",
+            Self::Turn(TurnQuestion::Over(_)) => "TurnOver",
+            Self::Turn(TurnQuestion::History { .. }) => "History",
         }
     }
 }

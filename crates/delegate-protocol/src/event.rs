@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::Identity;
 use crate::id::SubagentId;
 use crate::outcome::{Approval, ExitReason, Status, Tokens, ToolEnd, ToolOutput};
+use crate::turn::TurnOver;
 use crate::value::Value;
 
 /// Whether an event may be merged under pressure.
@@ -88,6 +89,11 @@ pub enum Note {
         /// Its number.
         number: u64,
     },
+    /// The agent begins this turn ([`crate::turn`]).
+    Turn {
+        /// Its number.
+        number: u64,
+    },
     /// The agent asked whether it may do something dangerous, and got its answer.
     Approval(Approval),
     /// Whether silence means anything from now on. An agent that runs somebody else's program cannot
@@ -139,7 +145,8 @@ impl ChildEvent {
 /// An event as a consumer sees it.
 ///
 /// Order for one child: `SpawnRequested`, `Waiting` while it waits in line, `Start`, then `Thinking`, `Tool`,
-/// `Progress`, `Text` and `Warning` as they come, then exactly one `Complete`. Children interleave.
+/// `Progress`, `Text` and `Warning` as they come, then exactly one `Complete`. One that takes several prompts has a
+/// `Turn` at the begin and at the end of each. Children interleave.
 /// After every fifth tool, and before `Complete` for the rest, comes one `Progress` with their names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event")]
@@ -222,6 +229,17 @@ pub enum Event {
         about: Limit,
         /// One line.
         text: String,
+    },
+    /// A turn of a child that takes several prompts: it begins, or it has ended and that is stored.
+    #[serde(rename = "subagent.turn")]
+    Turn {
+        /// Which child.
+        child: SubagentId,
+        /// Which turn of its session, from 1.
+        turn: u64,
+        /// How it ended; `None`: it begins.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<Box<TurnOver>>,
     },
     /// The child has its outcome. Exactly one per child, on every path.
     #[serde(rename = "subagent.complete")]
@@ -327,6 +345,7 @@ impl Event {
             | Self::Progress { child, .. }
             | Self::Text { child, .. }
             | Self::Warning { child, .. }
+            | Self::Turn { child, .. }
             | Self::Complete { child, .. } => *child,
         }
     }
@@ -343,6 +362,7 @@ impl Event {
             Self::Start { goal, .. } => goal.len(),
             Self::Thinking { text, .. } | Self::Text { text, .. } => text.len(),
             Self::Warning { text, .. } => text.len(),
+            Self::Turn { end, .. } => end.as_ref().map_or(0, |end| end.weight()),
             Self::Tool { name, preview, args, .. } => name.len() + length(preview) + args.weight(),
             Self::Progress { summary, .. } => summary.len(),
             Self::Complete { end, .. } => end.weight(),
@@ -362,6 +382,7 @@ impl Event {
             Self::Progress { .. } => "subagent.progress",
             Self::Text { .. } => "subagent.text",
             Self::Warning { .. } => "subagent.warning",
+            Self::Turn { .. } => "subagent.turn",
             Self::Complete { .. } => "subagent.complete",
         }
     }
@@ -374,6 +395,7 @@ impl Event {
             | Self::Start { .. }
             | Self::Tool { .. }
             | Self::Warning { .. }
+            | Self::Turn { .. }
             | Self::Complete { .. } => Class::Lifecycle,
             Self::Waiting { .. }
             | Self::Thinking { .. }
@@ -413,6 +435,7 @@ mod tests {
             ChildEvent::Progress { summary: String::new(), merged: 0 }.of(child).unwrap(),
             ChildEvent::Text { text: String::new() }.of(child).unwrap(),
             Event::Warning { child, about: Limit::Inactivity, text: String::new() },
+            Event::Turn { child, turn: 1, end: None },
         ];
         for event in events {
             let json = serde_json::to_value(&event).unwrap();

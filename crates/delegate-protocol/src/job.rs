@@ -29,6 +29,10 @@ pub struct JobSpec {
     pub cwd: Option<PathBuf>,
     /// Variables on top of the parent's environment. They are on no disk.
     pub env: Vec<(String, String)>,
+    /// It lives on when whoever holds it has ended, and why: a sentence of at most [`PURPOSE_CHARS`], which is written
+    /// down.
+    #[serde(default)]
+    pub persist: Option<String>,
 }
 
 /// Asked by a child.
@@ -93,4 +97,18 @@ pub struct Job {
     pub purpose: Option<String>,
     /// The end of what it has printed; at most [`TAIL_CHARS`].
     pub tail: String,
+    /// Of one that lives on when whoever holds it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persists: Option<Persists>,
+}
+
+/// By what a job that lives on is found again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Persists {
+    /// The id of its exemption.
+    pub id: String,
+    /// Why it may.
+    pub reason: String,
+    /// All that it prints.
+    pub log: PathBuf,
 }

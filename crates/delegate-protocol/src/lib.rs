@@ -44,6 +44,7 @@ pub mod spec;
 pub mod spelling;
 pub mod tool_text;
 pub mod trace;
+pub mod turn;
 pub mod value;
 pub mod version;
 
@@ -57,4 +58,5 @@ pub use message::{Beat, ChildEnd, ChildMessage, Finish, Hello, ParentEnd, Parent
 pub use outcome::{Cause, ExitReason, InputSummary, Isolation, Outcome, Status, Tokens, ToolCall};
 pub use routing::{ApiKey, Fallback, Routing};
 pub use spec::{Role, TaskSpec};
+pub use turn::{PastTurn, TurnAnswer, TurnEnd, TurnOver, TurnQuestion};
 pub use value::Value;

@@ -67,6 +67,12 @@ pub enum ParentMessage {
         /// The text, at most [`STEER_BYTES`].
         text: String,
     },
+    /// Ask the agent to unwind from this turn, and from it only; one that is over already is left as it is. For
+    /// children that take several prompts.
+    StopTurn {
+        /// Its number.
+        turn: u64,
+    },
     /// Tell what you are doing ([`ChildMessage::Dump`]). Answered by the thread that writes the line,
     /// whatever the agent does. Ignored before `Begin`.
     Dump,

@@ -61,6 +61,17 @@ pub fn interrupt(words: &[AtomicU32]) {
     }
 }
 
+/// Changes the word that says so without saying so, for who waits for it to change. An interrupt stays one.
+pub fn nudge(words: &[AtomicU32]) {
+    if let Some(word) = words.get(INTERRUPT) {
+        let other = |word: u32| {
+            // Over the one value that says something.
+            (word != INTERRUPTED).then(|| word.wrapping_add(if word == 0 { 2 } else { 1 }))
+        };
+        let _interrupted = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, other);
+    }
+}
+
 /// Whether the child was asked to unwind: one atomic load.
 #[must_use]
 pub fn is_interrupted(words: &[AtomicU32]) -> bool {

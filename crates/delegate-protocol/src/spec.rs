@@ -70,6 +70,9 @@ pub struct TaskSpec {
     pub output_schema: Option<Value>,
     /// Delivery bucket.
     pub group: Option<String>,
+    /// It takes prompts, one after another ([`crate::turn`]), instead of this one goal.
+    #[serde(default)]
+    pub in_turns: bool,
 
     // --- where and how ---
     /// Working directory of what the agent starts.
@@ -163,8 +166,8 @@ impl TaskSpec {
         compare_fields!(self, back, {
             task_index, task_count, subagent_id, parent_subagent_id, child_depth, role, session_id,
             parent_session_id, parent_turn_id, session_db_path, delegation_id, live_transcript,
-            agent, goal, context, params, system_prompt, images, output_schema, group, cwd,
-            workspace_hint, container, skip_context_files, skip_memory, platform, log_prefix,
+            agent, goal, context, params, system_prompt, images, output_schema, group, in_turns,
+            cwd, workspace_hint, container, skip_context_files, skip_memory, platform, log_prefix,
             quiet, relay_events, auto_approve, helpers, cache_ttl, enabled_toolsets, disabled_toolsets,
             blocked_tools, max_iterations, heartbeat_interval_ms, timeout_ms, max_result_bytes,
             routing, traceparent, metadata,
@@ -222,6 +225,7 @@ pub fn sample(task_index: u32, agent: &str, goal: &str) -> TaskSpec {
         images: Vec::new(),
         output_schema: None,
         group: None,
+        in_turns: false,
         cwd: None,
         workspace_hint: None,
         container: None,

@@ -13,7 +13,8 @@ use crate::message::Hello;
 /// | 2 | notes of a child; notices and dumps; beats count activity |
 /// | 3 | a child can be steered, and tells what it was allowed |
 /// | 4 | a child asks its parent |
-pub const PROTOCOL_VERSION: u32 = 4;
+/// | 5 | a child may take several prompts |
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// A child that speaks another version than its parent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

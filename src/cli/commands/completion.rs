@@ -6,6 +6,7 @@ use clap::CommandFactory as _;
 use clap_complete::CompletionCandidate;
 use clap_complete::env::{CompleteEnv, Shells};
 use delegate_core::config::{self, Diagnostic};
+use delegate_core::session::list;
 use delegate_core::store::Store;
 
 use crate::cli::args::{Cli, CompletionArgs};
@@ -64,6 +65,17 @@ pub(crate) fn run_ids(typed: &OsStr) -> Vec<CompletionCandidate> {
         (store.short_id(run.id), format!("{title}, {}", run.status))
     });
     let latest = runs.first().map(|_| ("latest".to_owned(), "the newest run".to_owned()));
+    offer(ids.chain(latest), &typed.to_string_lossy())
+}
+
+/// The same of sessions.
+pub(crate) fn session_ids(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let sessions = list::sessions(&config::state_dir(&text_env())).unwrap_or_default();
+    let ids = sessions.iter().take(OFFERED).map(|session| {
+        let goal = text::label(&session.goal, 40);
+        (list::short_id(&sessions, session.id), format!("{goal}, {}", session.status))
+    });
+    let latest = sessions.first().map(|_| ("latest".to_owned(), "the newest session".to_owned()));
     offer(ids.chain(latest), &typed.to_string_lossy())
 }
 

@@ -298,8 +298,8 @@ pub(crate) struct Given {
 /// Forgets records and logs of such processes that have ended in any way, but for the newest.
 pub(crate) fn forget_ended(context: &Context, newest: usize) {
     let jobs = list_exempt(&directory(context)).unwrap_or_default();
-    let ended = jobs.into_iter().flatten().filter(|job| !matches!(job.status(), Status::Running));
-    let ended: Vec<_> = ended.collect();
+    let ours = jobs.into_iter().flatten().filter(|job| job.reason() == REASON);
+    let ended: Vec<_> = ours.filter(|job| !matches!(job.status(), Status::Running)).collect();
     let most = ended.len().saturating_sub(newest);
     for job in ended.into_iter().take(most) {
         // One that may still run refuses; another shows again, and goes the next time.

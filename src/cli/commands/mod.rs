@@ -26,6 +26,8 @@ pub(crate) mod rerun;
 pub(crate) mod resume;
 pub(crate) mod run;
 pub(crate) mod runs;
+pub(crate) mod session;
+pub(crate) mod sessions;
 pub(crate) mod shim;
 pub(crate) mod show;
 pub(crate) mod steer;

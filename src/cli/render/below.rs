@@ -62,7 +62,8 @@ impl Below {
             | Event::Tool { .. }
             | Event::Progress { .. }
             | Event::Text { .. }
-            | Event::Warning { .. } => row.note.event(event),
+            | Event::Warning { .. }
+            | Event::Turn { .. } => row.note.event(event),
         }
         true
     }

@@ -42,6 +42,15 @@ pub(crate) fn plain_line(event: &Event, model: &Model, style: Style) -> Option<S
             format!("{sign} {name} {} in {time}{said}", end.status.word())
         }
         Event::Warning { text, .. } => format!("{} {name}: {}", style.running(), shown(text)),
+        Event::Turn { turn, end: Some(end), .. } => {
+            let said = end.error.as_deref().unwrap_or(&end.preview);
+            let time = took(from_seconds(end.duration_seconds));
+            let (sign, word) = (style.ended(end.status), end.status.word());
+            format!("{sign} {name} turn {turn} {word} in {time}: {}", shown(said))
+        }
+        Event::Turn { turn, end: None, .. } => {
+            format!("{} {name} turn {turn}", style.running())
+        }
         Event::SpawnRequested { .. }
         | Event::Waiting { .. }
         | Event::Thinking { .. }

@@ -80,6 +80,7 @@ impl Note {
             Event::Thinking { text, .. } | Event::Warning { text, .. } => self.set(text),
             Event::Progress { summary, .. } => self.set(summary),
             Event::Text { text, .. } => self.push(text),
+            Event::Turn { turn, .. } => self.set(&format!("turn {turn}")),
             Event::SpawnRequested { .. }
             | Event::Waiting { .. }
             | Event::Start { .. }
@@ -152,6 +153,7 @@ impl Model {
             | Event::Thinking { .. }
             | Event::Warning { .. }
             | Event::Progress { .. }
+            | Event::Turn { .. }
             | Event::Text { .. } => self.note(task, |note| note.event(event)),
             Event::Complete { end, .. } => {
                 self.waiting.remove(&task);

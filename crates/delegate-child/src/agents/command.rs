@@ -7,10 +7,11 @@
 //!
 //! The program is started through [`Session::owner`], so it ends with this child, and so does
 //! everything that it starts. `pipes` moves the bytes, `lossy` makes text of them, `verdict`
-//! puts the end into words.
+//! puts the end into words. In a session one program takes all prompts, as lines of JSON: `talk`.
 
 mod lossy;
 mod pipes;
+mod talk;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,7 @@ use crate::helper;
 use crate::session::Session;
 
 use self::pipes::Pipes;
+use self::talk::Talk;
 
 /// Goals up to here also go into [`GOAL_VARIABLE`]; the kernel takes 128 KiB per string
 /// (man 2 execve).
@@ -44,8 +46,11 @@ pub const GOAL_VARIABLE: &str = "DELEGATE_GOAL";
 pub const SCHEMA_VARIABLE: &str = "DELEGATE_OUTPUT_SCHEMA";
 
 /// Runs a program.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Command;
+#[derive(Debug, Default)]
+pub struct Command {
+    /// The program of a session.
+    talk: Option<Talk>,
+}
 
 /// Which program, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +101,22 @@ impl Agent for Command {
         session.allow_empty_answer();
         exit
     }
+
+    const TAKES_TURNS: bool = true;
+
+    fn open(&mut self, params: CommandParams, session: &mut Session) -> Result<(), Failure> {
+        self.talk = Some(Talk::start(params, session)?);
+        Ok(())
+    }
+
+    fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<LongText, Failure> {
+        // Whether a program that prints nothing gets on, nobody can tell.
+        session.reports(false);
+        match &mut self.talk {
+            Some(talk) => talk.turn(prompt, session).map(Into::into),
+            None => Err(Failure::new("no program was started for this session")),
+        }
+    }
 }
 
 /// A program that runs, and our ends of its pipes.
@@ -109,54 +130,16 @@ struct Running {
 
 impl Running {
     fn start(params: CommandParams, session: &Session) -> Result<Self, Failure> {
-        let Some((program, args)) = params.argv.split_first() else {
-            let text = "params.argv is empty: it must name the program to run and its arguments";
-            return Err(Failure::new(text));
-        };
-        let Some(owner) = session.owner() else {
-            return Err(Failure::new("no program can be started here: there is no supervisor"));
-        };
         let spec = session.spec();
         let (stdin, to_program) = io::pipe()?;
         let (from_stdout, stdout) = io::pipe()?;
         let (from_stderr, stderr) = io::pipe()?;
         let (woken, waker) = io::pipe()?;
-        let mut spawn = Spawn::new(program)
-            .args(args)
-            .fd(0, stdin.into())
-            .fd(1, stdout.into())
-            .fd(2, stderr.into())
-            .purpose(format!("command {program}"));
-        spawn = match &spec.goal {
-            goal if goal.len() < GOAL_IN_ENVIRONMENT && !goal.contains('\0') => {
-                spawn.env(GOAL_VARIABLE, goal)
-            }
-            _ => spawn.env_remove(GOAL_VARIABLE),
-        };
-        let schema = spec.output_schema.as_ref().map(serde_json::to_string).transpose()?;
-        spawn = match schema {
-            Some(schema) if schema.len() < GOAL_IN_ENVIRONMENT => {
-                spawn.env(SCHEMA_VARIABLE, schema)
-            }
-            _ => spawn.env_remove(SCHEMA_VARIABLE),
-        };
-        spawn = match &spec.helpers {
-            Some(address) => spawn.env(helper::VARIABLE, address),
-            None => spawn.env_remove(helper::VARIABLE),
-        };
-        for (key, value) in &params.env {
-            spawn = spawn.env(key, value);
-        }
-        let dir = match (&spec.cwd, params.cwd) {
-            (Some(base), Some(dir)) => Some(base.join(dir)),
-            (base, dir) => dir.or_else(|| base.clone()),
-        };
-        if let Some(dir) = dir {
-            spawn = spawn.dir(dir);
-        }
+        let (program, owner, spawn) = described(params, session)?;
+        let spawn = spawn.fd(0, stdin.into()).fd(1, stdout.into()).fd(2, stderr.into());
         let waker = Arc::new(nonblocking(waker)?);
         let (owned, ended) =
-            start(owner, spawn, &waker).map_err(|error| verdict::not_started(program, &error))?;
+            start(owner, spawn, &waker).map_err(|error| verdict::not_started(&program, &error))?;
         session.on_interrupt(move || wake(&waker));
         let pipes = Pipes::new(
             spec.goal.clone().into_bytes(),
@@ -165,7 +148,7 @@ impl Running {
             nonblocking(from_stderr)?,
             nonblocking(woken)?,
         );
-        Ok(Self { program: program.clone(), owned, ended, pipes })
+        Ok(Self { program, owned, ended, pipes })
     }
 
     /// Moves bytes until the program has ended. The outer result is for ends that are no exit.
@@ -195,6 +178,45 @@ impl Running {
             verdict => Ok(verdict.map(|()| answer)),
         }
     }
+}
+
+/// The program that is asked for, all but its pipes, and who starts it.
+fn described(params: CommandParams, session: &Session) -> Result<(String, &Owner, Spawn), Failure> {
+    let Some((program, args)) = params.argv.split_first() else {
+        let text = "params.argv is empty: it must name the program to run and its arguments";
+        return Err(Failure::new(text));
+    };
+    let Some(owner) = session.owner() else {
+        return Err(Failure::new("no program can be started here: there is no supervisor"));
+    };
+    let spec = session.spec();
+    let mut spawn = Spawn::new(program).args(args).purpose(format!("command {program}"));
+    spawn = match &spec.goal {
+        goal if goal.len() < GOAL_IN_ENVIRONMENT && !goal.contains('\0') => {
+            spawn.env(GOAL_VARIABLE, goal)
+        }
+        _ => spawn.env_remove(GOAL_VARIABLE),
+    };
+    let schema = spec.output_schema.as_ref().map(serde_json::to_string).transpose()?;
+    spawn = match schema {
+        Some(schema) if schema.len() < GOAL_IN_ENVIRONMENT => spawn.env(SCHEMA_VARIABLE, schema),
+        _ => spawn.env_remove(SCHEMA_VARIABLE),
+    };
+    spawn = match &spec.helpers {
+        Some(address) => spawn.env(helper::VARIABLE, address),
+        None => spawn.env_remove(helper::VARIABLE),
+    };
+    for (key, value) in &params.env {
+        spawn = spawn.env(key, value);
+    }
+    let dir = match (&spec.cwd, params.cwd) {
+        (Some(base), Some(dir)) => Some(base.join(dir)),
+        (base, dir) => dir.or_else(|| base.clone()),
+    };
+    if let Some(dir) = dir {
+        spawn = spawn.dir(dir);
+    }
+    Ok((program.clone(), owner, spawn))
 }
 
 /// Starts the program; its end is sent to the receiver, and the waker is written.

@@ -134,7 +134,7 @@ fn make(
 
 fn why(failure: Failure) -> String {
     match failure {
-        Failure::Failed { message, .. } => message,
+        Failure::Failed { message, .. } | Failure::Broken { message } => message,
         Failure::Interrupted => "preparing was interrupted".to_owned(),
         Failure::MaxIterations { .. } => "preparing used up its turns".to_owned(),
     }

@@ -80,7 +80,7 @@ impl Spent {
                 }
                 self.approvals.push_back(approval);
             }
-            Note::Channel { .. } | Note::Steered { .. } => {}
+            Note::Channel { .. } | Note::Steered { .. } | Note::Turn { .. } => {}
         }
     }
 

@@ -9,6 +9,7 @@ use super::again::Earlier;
 use super::background::Captured;
 use crate::plan::{Isolation, Parent, Plan, StartError, Task};
 use crate::report::Report;
+use crate::run::turns::Turns;
 use crate::run::{Branch, Listener, Run};
 
 /// A batch to be started.
@@ -33,6 +34,8 @@ pub struct Batch {
     pub(super) note: Option<String>,
     /// It goes on with an earlier run, or repeats it.
     pub(super) from: Option<Earlier>,
+    /// Its one task takes prompts, from there.
+    pub(super) turns: Option<Turns>,
 }
 
 impl std::fmt::Debug for Batch {
@@ -177,7 +180,13 @@ impl Batch {
     }
 
     fn start_with(mut self, origin: Option<String>) -> Result<(Run, Option<usize>), StartError> {
-        let plan = self.made(When::ToStart)?;
+        let mut plan = self.made(When::ToStart)?;
+        let turns = self.turns.take();
+        if turns.is_some() {
+            // Between two turns it does nothing: limits of time are those of its turns.
+            plan.settings.child_timeout = None;
+            plan.settings.child_inactivity = None;
+        }
         let note = self.note.take();
         let kept = self.resumable.then(|| serde_json::to_string(&plan.kept_facts(note)).ok());
         let from = self.from.take();
@@ -196,6 +205,7 @@ impl Batch {
             kept: kept.flatten(),
             resumes,
             rerun_of,
+            turns,
         };
         self.delegator.start(plan, beginning)
     }
@@ -230,4 +240,5 @@ pub(super) struct Beginning {
     pub(super) background: bool,
     pub(super) resumes: Option<RunId>,
     pub(super) rerun_of: Option<(RunId, Vec<u32>)>,
+    pub(super) turns: Option<Turns>,
 }

@@ -83,7 +83,8 @@ impl Inner {
         let caller = plan
             .caller()
             .map_or_else(|| Who::Parent(session.as_deref().unwrap_or_default().into()), Who::Child);
-        let common = Common { files: self.files.clone(), jobs: self.jobs.clone(), caller, trees };
+        let (files, jobs) = (self.files.clone(), self.jobs.clone());
+        let common = Common { files, jobs, caller, trees, turns: None };
         let plan = Arc::new(plan);
         let listed = self.live.add(LiveRun {
             id: run,

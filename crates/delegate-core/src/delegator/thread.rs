@@ -11,6 +11,13 @@ use tokio::task::{JoinSet, LocalSet};
 use super::Started;
 use crate::plan::StartError;
 use crate::run::dispatch::Board;
+use crate::session::drive::Driver;
+
+/// What is carried out on it.
+pub(super) enum Work {
+    Batch(Box<Started>),
+    Session(Box<Driver>),
+}
 
 /// Threads for what blocks: launches, and answers that go to disk.
 const BLOCKING_THREADS: usize = 16;
@@ -24,7 +31,7 @@ const SWEEP: Duration = Duration::from_secs(30);
 
 /// The thread of every batch of one delegator: a caller whose own loop stalls stops no deadline. It
 /// ends when the delegator is dropped and its last batch is done.
-pub(super) fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Started>, StartError> {
+pub(super) fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Work>, StartError> {
     let refused = |source| StartError::System { what: "the delegator's thread", source };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -35,14 +42,18 @@ pub(super) fn start_loop(board: Arc<Board>) -> Result<mpsc::UnboundedSender<Star
     // Asked for in a way that can be refused, before tokio makes the first one.
     drop(thread::Builder::new().spawn(|| ()).map_err(refused)?.join());
     drop(runtime.spawn_blocking(|| ()));
-    let (sender, mut started) = mpsc::unbounded_channel::<Started>();
+    let (sender, mut started) = mpsc::unbounded_channel::<Work>();
     let serve = async move {
         let mut running = JoinSet::new();
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
             tokio::select! {
                 next = started.recv() => match next {
-                    Some((batch, report)) => drop(running.spawn_local(batch.run(report))),
+                    Some(Work::Batch(started)) => {
+                        let (batch, report) = *started;
+                        drop(running.spawn_local(batch.run(report)));
+                    }
+                    Some(Work::Session(driver)) => drop(running.spawn_local(driver.run())),
                     None => break,
                 },
                 Some(ended) = running.join_next() => log_panic(ended),

@@ -1,10 +1,12 @@
 //! Background programs of children ([`delegate_protocol::job`]). The parent starts them, each in a scope of its own, and
 //! holds them for the child that asked: so that a job ends with its child, and one that was handed over does
-//! not. Whoever holds them last ends them: they never outlive the delegator, nor its process.
+//! not. Whoever holds them last ends them: they never outlive the delegator, nor its process; but for those that were
+//! started to live on ([`persist`]), which are outside of all that.
 //!
 //! [`crate::run`] asks for children, [`table`] decides, this starts, ends and keeps what they print.
 
 mod output;
+pub mod persist;
 pub mod table;
 
 use std::collections::BTreeMap;
@@ -18,6 +20,7 @@ use ownership::{ChildEvent, ExitStatus, Owned, Owner, Spawn};
 use tokio::sync::oneshot;
 
 use self::output::Output;
+use self::persist::{Keeper, Persisting};
 use self::table::Table;
 use crate::file_state::registry::Who;
 
@@ -34,6 +37,8 @@ pub struct Jobs {
 struct Inner {
     /// `None`: no process can be owned here.
     owner: Option<Owner>,
+    /// Who keeps jobs that live on, and where they are written down; `None`: they cannot be had here.
+    keeper: Option<Keeper>,
     state: Mutex<State>,
 }
 
@@ -45,10 +50,28 @@ struct State {
     waiting: BTreeMap<u64, Vec<oneshot::Sender<()>>>,
 }
 
+/// A job that runs, and what it prints.
 #[derive(Debug)]
-struct Held {
-    owned: Owned,
-    output: Output,
+enum Held {
+    Owned(Owned, Output),
+    /// Dropping it ends nothing.
+    Persists(Box<Persisting>),
+}
+
+impl Held {
+    fn tail(&self) -> String {
+        match self {
+            Self::Owned(_, output) => output.tail(),
+            Self::Persists(job) => job.tail(),
+        }
+    }
+
+    fn end(&self, grace: Duration) {
+        match self {
+            Self::Owned(owned, _) => owned.end(grace),
+            Self::Persists(job) => job.end(grace),
+        }
+    }
 }
 
 /// What a child that has ended leaves: for its entry.
@@ -78,19 +101,23 @@ impl Inner {
 impl Jobs {
     /// None yet; `owner` starts them.
     #[must_use]
-    pub fn new(owner: Option<Owner>) -> Self {
-        Self { inner: Arc::new(Inner { owner, state: Mutex::default() }) }
+    pub fn new(owner: Option<Owner>, keeper: Option<Keeper>) -> Self {
+        Self { inner: Arc::new(Inner { owner, keeper, state: Mutex::default() }) }
     }
 
     /// A place for a job, on the thread that knows that its child has not ended.
     ///
     /// # Errors
     /// Why not, in a sentence.
-    pub fn reserve(&self, who: &Who, spec: &JobSpec) -> Result<u64, String> {
+    pub fn reserve(&self, who: &Who, spec: &JobSpec, parent: &Who) -> Result<u64, String> {
         if self.inner.owner.is_none() {
             return Err("no program can be started here: there is no supervisor".to_owned());
         }
-        self.inner.state().table.reserve(who, &spec.command, now())
+        let persist = spec.persist.as_deref().map(|reason| (reason, parent));
+        if persist.is_some() && self.inner.keeper.is_none() {
+            return Err(persist::NONE.to_owned());
+        }
+        self.inner.state().table.reserve(who, &spec.command, persist, now())
     }
 
     /// Starts it in its place. Blocks until it was executed.
@@ -106,27 +133,27 @@ impl Jobs {
     }
 
     fn try_start(&self, job: u64, spec: JobSpec, cwd: Option<PathBuf>) -> Result<Job, String> {
-        let JobSpec { command, cwd: own, env } = spec;
+        let JobSpec { command, cwd: own, env, persist } = spec;
         let (Some(owner), Some((program, args))) = (&self.inner.owner, command.split_first())
         else {
             return Err("a job needs a program, and somebody who starts it".to_owned());
         };
-        let text = |error: io::Error| error.to_string();
-        let (read, write) = io::pipe().map_err(text)?;
-        let again = write.try_clone().map_err(text)?;
-        let output = Output::of(read).map_err(text)?;
-        let mut spawn = Spawn::new(program)
-            .args(args)
-            .fd(1, write.into())
-            .fd(2, again.into())
-            .grace(GRACE)
-            .purpose(format!("job {job}: {program}"));
+        let mut spawn = Spawn::new(program).args(args).grace(GRACE);
         if let Some(dir) = own.or(cwd) {
             spawn = spawn.dir(dir);
         }
         for (name, value) in env {
             spawn = spawn.env(name, value);
         }
+        if let Some(reason) = persist {
+            return self.start_persisting(job, spawn, reason);
+        }
+        let text = |error: io::Error| error.to_string();
+        let (read, write) = io::pipe().map_err(text)?;
+        let again = write.try_clone().map_err(text)?;
+        let output = Output::of(read).map_err(text)?;
+        let spawn =
+            spawn.fd(1, write.into()).fd(2, again.into()).purpose(format!("job {job}: {program}"));
         // Weak: a job must not keep alive who would end it.
         let (told, printed) = (Arc::downgrade(&self.inner), output.clone());
         let mut exit = ExitStatus::Unknown;
@@ -141,7 +168,7 @@ impl Jobs {
             drop(owned);
             return Err("whoever asked for it has ended".to_owned());
         }
-        state.held.insert(job, Held { owned, output });
+        state.held.insert(job, Held::Owned(owned, output));
         let forgotten: Vec<u64> =
             state.held.keys().copied().filter(|job| !state.table.knows(*job)).collect();
         gone.extend(forgotten.iter().filter_map(|job| state.held.remove(job)));
@@ -149,6 +176,30 @@ impl Jobs {
         drop(state);
         drop(gone);
         shown.ok_or_else(|| "it has ended already".to_owned())
+    }
+
+    /// One that lives on: outside of everything that ends with this process.
+    fn start_persisting(&self, job: u64, spawn: Spawn, reason: String) -> Result<Job, String> {
+        let keeper = self.inner.keeper.as_ref().ok_or(persist::NONE)?;
+        let one = keeper.start(spawn, reason)?;
+        let mut state = self.inner.state();
+        if !one.pid().is_some_and(|pid| state.table.started(job, pid)) {
+            drop(state);
+            one.end(GRACE);
+            return Err("whoever asked for it has ended".to_owned());
+        }
+        let jobs = Arc::downgrade(&self.inner);
+        let told = move |status| {
+            if let Some(jobs) = jobs.upgrade() {
+                jobs.ended(job, status);
+            }
+        };
+        let alive = Arc::downgrade(&self.inner);
+        if let Err(error) = one.watch(move || alive.strong_count() > 0, told) {
+            tracing::warn!(target: "delegate::jobs", %error, "the end of a job will not be known");
+        }
+        state.held.insert(job, Held::Persists(Box::new(one)));
+        state.show(job, false).ok_or_else(|| "it has ended already".to_owned())
     }
 
     /// The jobs of an agent, oldest first. Nothing counts as read by that.
@@ -189,7 +240,7 @@ impl Jobs {
             return None;
         }
         if let Some(held) = state.held.get(&job) {
-            held.owned.end(grace);
+            held.end(grace);
         }
         state.show(job, false)
     }
@@ -235,17 +286,27 @@ impl Jobs {
         let held: Vec<Held> = own.iter().filter_map(|job| state.held.remove(job)).collect();
         own.iter().for_each(|job| drop(state.waiting.remove(job)));
         drop(state);
-        held.iter().for_each(|held| held.owned.end(GRACE));
-        // Both are bounded by their guards.
-        held.iter().for_each(|held| drop(held.owned.wait_empty()));
+        held.iter().for_each(|held| held.end(GRACE));
+        for held in &held {
+            if let Held::Owned(owned, _) = held {
+                // Both are bounded by their guards.
+                drop(owned.wait_empty());
+            }
+        }
         leaving
     }
 }
 
 impl State {
     fn show(&mut self, job: u64, told: bool) -> Option<Job> {
-        let tail = self.held.get(&job).map(|held| held.output.tail());
-        self.table.show(job, &tail.unwrap_or_default(), now(), told)
+        let held = self.held.get(&job);
+        let tail = held.map(Held::tail);
+        let persists = held.and_then(|held| match held {
+            Held::Owned(..) => None,
+            Held::Persists(job) => Some(job.told()),
+        });
+        let shown = self.table.show(job, &tail.unwrap_or_default(), now(), told)?;
+        Some(Job { persists, ..shown })
     }
 }
 

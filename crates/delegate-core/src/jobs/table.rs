@@ -26,6 +26,8 @@ struct Row {
     /// Who handed it over, and what for.
     handed: Option<(Who, String)>,
     command: String,
+    /// It lives on, for this reason, and is this one's when its owner ends.
+    persist: Option<(String, Who)>,
     pid: Option<u32>,
     since: u64,
     state: State,
@@ -44,6 +46,15 @@ pub struct Table {
     last: u64,
 }
 
+/// One sentence of a bounded length.
+fn sentence(text: &str, what: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() || text.contains('\n') || text.chars().count() > PURPOSE_CHARS {
+        return Err(format!("{what}: one sentence of at most {PURPOSE_CHARS} characters"));
+    }
+    Ok(text.to_owned())
+}
+
 /// What a child that ends leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Left {
@@ -60,18 +71,33 @@ impl Table {
     ///
     /// # Errors
     /// Why not, in a sentence.
-    pub fn reserve(&mut self, owner: &Who, command: &[String], now: u64) -> Result<u64, String> {
+    pub fn reserve(
+        &mut self,
+        owner: &Who,
+        command: &[String],
+        persist: Option<(&str, &Who)>,
+        now: u64,
+    ) -> Result<u64, String> {
         if command.first().is_none_or(String::is_empty) {
             return Err("a job needs a program".to_owned());
         }
         if self.rows.values().filter(|row| row.runs()).count() >= JOBS {
             return Err(format!("{JOBS} jobs run in this tree, which is the most"));
         }
+        let persist = match persist {
+            Some((reason, parent)) => {
+                let reason = sentence(reason, "a job that lives on needs its reason")?;
+                self.check_hand_offs(owner, None)?;
+                Some((reason, parent.clone()))
+            }
+            None => None,
+        };
         self.last += 1;
         let row = Row {
             owner: owner.clone(),
             handed: None,
             command: command.join(" ").chars().take(COMMAND_CHARS).collect(),
+            persist,
             pid: None,
             since: now,
             state: State::Starting,
@@ -146,35 +172,44 @@ impl Table {
         purpose: &str,
         parent: &Who,
     ) -> Result<(), String> {
-        let given = self.rows.values();
-        let given =
-            given.filter(|row| row.handed.as_ref().is_some_and(|(by, _)| by == who)).count();
-        let row = self.rows.get_mut(&job).filter(|row| row.owner == *who);
+        let row = self.rows.get(&job).filter(|row| row.owner == *who);
         let row = row.ok_or_else(|| format!("job {job} is not yours"))?;
         if row.state != State::Running {
             return Err(format!("job {job} does not run"));
         }
-        let purpose = purpose.trim();
-        let one_line = !purpose.contains('\n') && purpose.chars().count() <= PURPOSE_CHARS;
-        if purpose.is_empty() || !one_line {
-            return Err(format!(
-                "a hand-over needs its purpose: one sentence of at most {PURPOSE_CHARS} characters"
-            ));
+        let purpose = sentence(purpose, "a hand-over needs its purpose")?;
+        self.check_hand_offs(who, Some(job))?;
+        if let Some(row) = self.rows.get_mut(&job) {
+            row.handed = Some((who.clone(), purpose));
+            row.owner = parent.clone();
         }
-        if given >= HAND_OFFS {
-            return Err(format!("{HAND_OFFS} jobs were handed over, which is the most"));
-        }
-        row.handed = Some((who.clone(), purpose.to_owned()));
-        row.owner = parent.clone();
         Ok(())
     }
 
-    /// A child ends.
+    /// Whether one more may be given by this agent: besides those that it has given, those that it has and that live on.
+    fn check_hand_offs(&self, who: &Who, except: Option<u64>) -> Result<(), String> {
+        let given = |row: &Row| row.handed.as_ref().is_some_and(|(by, _)| by == who);
+        let lives_on = |row: &Row| row.owner == *who && row.persist.is_some() && row.runs();
+        let others = self.rows.iter().filter(|(job, _)| Some(**job) != except);
+        if others.filter(|(_, row)| given(row) || lives_on(row)).count() >= HAND_OFFS {
+            return Err(format!("{HAND_OFFS} jobs were handed over, which is the most"));
+        }
+        Ok(())
+    }
+
+    /// A child ends. What lives on is its parent's from here on.
     #[must_use]
-    pub fn leave(&self, who: &Who) -> Left {
+    pub fn leave(&mut self, who: &Who) -> Left {
         let mut left = Left::default();
-        for (job, row) in &self.rows {
-            if row.owner == *who {
+        for (job, row) in &mut self.rows {
+            if row.owner == *who
+                && row.state == State::Running
+                && let Some((reason, parent)) = &row.persist
+            {
+                row.handed = Some((who.clone(), reason.clone()));
+                row.owner = parent.clone();
+                left.handed.push(*job);
+            } else if row.owner == *who {
                 match row.state {
                     State::Starting | State::Running => left.orphaned.push(*job),
                     State::Ended(_, _, false) => left.unread.push(*job),
@@ -218,6 +253,7 @@ impl Table {
             seconds: std::time::Duration::from_millis(ran).as_secs_f64(),
             purpose: row.handed.as_ref().map(|(_, purpose)| purpose.clone()),
             tail: tail.chars().skip(skip).collect(),
+            persists: None,
         })
     }
 

@@ -16,7 +16,7 @@ fn command() -> Vec<String> {
 }
 
 fn running(table: &mut Table, who: &Who) -> u64 {
-    let job = table.reserve(who, &command(), 1_000).unwrap();
+    let job = table.reserve(who, &command(), None, 1_000).unwrap();
     assert!(table.started(job, 7));
     job
 }
@@ -29,7 +29,7 @@ fn only_a_running_job_of_its_own_is_handed_over_with_one_sentence() {
     let purpose = "It serves the page.";
     type Make = fn(&mut Table) -> u64;
     let states: [(&str, Make); 6] = [
-        ("starting", |table| table.reserve(&child(0), &command(), 0).unwrap()),
+        ("starting", |table| table.reserve(&child(0), &command(), None, 0).unwrap()),
         ("running", |table| running(table, &child(0))),
         ("ended", |table| {
             let job = running(table, &child(0));
@@ -98,7 +98,7 @@ fn an_end_is_told_once_and_what_was_not_told_is_unread() {
 fn no_more_run_than_may_and_what_ended_is_kept_for_a_while() {
     let mut table = Table::default();
     let jobs: Vec<u64> = (0..JOBS).map(|_| running(&mut table, &child(0))).collect();
-    let refused = table.reserve(&child(1), &command(), 0).unwrap_err();
+    let refused = table.reserve(&child(1), &command(), None, 0).unwrap_err();
     assert!(refused.contains("64 jobs"), "{refused}");
     for job in &jobs {
         table.ended(*job, DONE, 0);
@@ -109,6 +109,35 @@ fn no_more_run_than_may_and_what_ended_is_kept_for_a_while() {
     }
     assert!(table.of(&child(0)).is_empty(), "the oldest are gone");
     assert_eq!(table.of(&child(1)).len(), FINISHED);
-    assert!(table.reserve(&child(0), &[], 0).is_err());
-    assert!(table.reserve(&child(0), &[String::new()], 0).is_err());
+    assert!(table.reserve(&child(0), &[], None, 0).is_err());
+    assert!(table.reserve(&child(0), &[String::new()], None, 0).is_err());
+}
+
+/// One that lives on is no orphan: it is its parent's when its child ends, and counts among those that are handed over.
+#[test]
+fn what_lives_on_is_the_parents_when_its_child_ends() {
+    let mut table = Table::default();
+    let root = root();
+    let reserve = |table: &mut Table, reason: &str| {
+        table.reserve(&child(0), &command(), Some((reason, &root)), 0)
+    };
+    for bad in ["", " ", "a\nb", &"x".repeat(201)] {
+        assert!(reserve(&mut table, bad).unwrap_err().contains("needs its reason"), "{bad:?}");
+    }
+    let jobs: Vec<u64> = (0..3).map(|_| reserve(&mut table, "It serves on.").unwrap()).collect();
+    assert!(reserve(&mut table, "One more.").unwrap_err().contains("3 jobs were handed over"));
+    let plain = running(&mut table, &child(0));
+    assert!(table.hand_off(&child(0), plain, "It runs.", &self::root()).is_err());
+    // One is not started yet, one has ended: neither lives on.
+    assert!(table.started(jobs[1], 8) && table.started(jobs[2], 9));
+    table.ended(jobs[2], DONE, 10);
+    let left = table.leave(&child(0));
+    let expected =
+        Left { handed: vec![jobs[1]], orphaned: vec![jobs[0], plain], unread: vec![jobs[2]] };
+    assert_eq!(left, expected);
+    table.forget_all(&child(0));
+    assert_eq!(table.of(&self::root()), [jobs[1]]);
+    let shown = table.show(jobs[1], "", 0, false).unwrap();
+    assert_eq!(shown.purpose.as_deref(), Some("It serves on."));
+    assert!(!table.started(jobs[0], 7), "whoever starts it is told that nobody wants it");
 }

@@ -74,6 +74,12 @@ pub fn owner() -> Option<Owner> {
         .clone()
 }
 
+/// The program that keeps jobs that live on: this one, where its `main` answers to the roles.
+#[must_use]
+pub fn shim() -> Option<Program> {
+    DECLARED.get().and_then(|_| Program::current().ok())
+}
+
 /// Which program the guards are, and whether it is one of its own and not this one; `None` when no program here
 /// can be a guard.
 #[must_use]

@@ -84,6 +84,7 @@ impl Pulse {
             ChildEvent::Note(Note::File { .. }) => "working on files",
             ChildEvent::Note(Note::Steered { .. }) => "reading what it was told",
             ChildEvent::Note(Note::Approval(_)) => "asking for approval",
+            ChildEvent::Note(Note::Turn { .. }) => "beginning a turn",
             ChildEvent::Note(Note::Channel { reports }) => {
                 self.activity.reports = *reports;
                 return;

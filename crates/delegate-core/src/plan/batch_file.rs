@@ -139,6 +139,7 @@ fn task(
             .output_schema
             .or_else(|| defaults.output_schema.clone())
             .unwrap_or_default(),
+        in_turns: false,
         metadata: own.metadata.or_else(|| defaults.metadata.clone()).unwrap_or_default(),
         origin: Some(at(place)),
         timeout_origin: timeout.map(|(_, place, _)| at(*place)),

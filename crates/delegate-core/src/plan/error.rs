@@ -88,6 +88,15 @@ pub enum StartError {
         /// Names that exist.
         known: Vec<String>,
     },
+    /// A session of an agent that does not take prompts.
+    #[error(
+        "agent `{agent}` takes no turns, so it has no sessions: give it `Agent::turn` and `TAKES_TURNS`, or \
+         delegate a task to it; nothing was started"
+    )]
+    TakesNoTurns {
+        /// The name.
+        agent: String,
+    },
     /// A task that would not arrive as it is.
     #[error("task {task} ({goal:?}): {source}; nothing was started")]
     Crossing {
@@ -267,6 +276,7 @@ impl StartError {
             | Self::NoWorktree { task, .. }
             | Self::InvalidTask { task, .. } => Some(*task),
             Self::EmptyBatch
+            | Self::TakesNoTurns { .. }
             | Self::NoParent
             | Self::InvalidCall { .. }
             | Self::TooDeep { .. }

@@ -200,6 +200,7 @@ impl Plan {
             // What cannot be data was refused by `plan`, as for `params`.
             output_schema: schema_of(task),
             group: task.group.clone(),
+            in_turns: task.in_turns,
             cwd: task.cwd.clone().or_else(|| parent.cwd.clone()),
             workspace_hint: parent.workspaces.first().cloned(),
             container: parent.container.clone(),

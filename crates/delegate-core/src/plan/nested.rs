@@ -118,6 +118,7 @@ impl IntoOrder for Task {
             metadata,
             output_schema,
             worktree_isolation,
+            in_turns: _,
             origin: _,
             timeout_origin: _,
         } = self;

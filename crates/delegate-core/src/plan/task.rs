@@ -85,6 +85,8 @@ pub struct Task {
     pub(crate) worktree_isolation: Option<bool>,
     pub(crate) traceparent: Option<String>,
     pub(crate) metadata: BTreeMap<String, Value>,
+    /// It is the task of a session: its agent takes prompts.
+    pub(crate) in_turns: bool,
     pub(crate) output_schema: Params,
     /// Where it was written, for messages about it.
     pub(crate) origin: Option<Origin>,
@@ -108,6 +110,7 @@ impl Task {
             worktree_isolation: None,
             traceparent: None,
             metadata: BTreeMap::new(),
+            in_turns: false,
             output_schema: Params::default(),
             origin: None,
             timeout_origin: None,

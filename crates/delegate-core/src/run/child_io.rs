@@ -349,6 +349,10 @@ impl Intake {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
         }
         self.shared.pulse.borrow_mut().event(&event, now);
+        if let ChildEvent::Note(Note::Turn { .. }) = &event {
+            // What it said in earlier turns is no part of this one.
+            self.said.last_text.clear();
+        }
         if let ChildEvent::Text { text } = &event {
             keep_tail(&mut self.said.last_text, text, LAST_TEXT);
         }

@@ -38,16 +38,16 @@ pub(super) fn machine_ms() -> u64 {
     u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0)
 }
 
-/// Time since the batch began.
+/// Time since the batch, or the session, began.
 #[derive(Debug, Clone)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     Real(Instant),
     Manual(ManualClock, Duration),
 }
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "the clock of the loop that waits")]
-    pub(super) fn start(manual: Option<ManualClock>) -> Self {
+    pub(crate) fn start(manual: Option<ManualClock>) -> Self {
         match manual {
             Some(clock) => {
                 let began = clock.now();
@@ -58,7 +58,7 @@ impl Clock {
     }
 
     /// Now.
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         match self {
             Self::Real(began) => began.elapsed(),
             Self::Manual(clock, began) => clock.now().saturating_sub(*began),
@@ -66,7 +66,7 @@ impl Clock {
     }
 
     /// Waits until then; for ever where that is beyond what the clock can tell, or never.
-    pub(super) async fn sleep_until(&self, at: Option<Duration>) {
+    pub(crate) async fn sleep_until(&self, at: Option<Duration>) {
         match (self, at) {
             (Self::Real(began), Some(at)) => match began.checked_add(at) {
                 Some(at) => tokio::time::sleep_until(at.into()).await,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::turns::Turns;
 use crate::file_state::FileState;
 use crate::file_state::registry::Who;
 use crate::jobs::Jobs;
@@ -18,4 +19,6 @@ pub(crate) struct Common {
     pub(crate) caller: Who,
     /// Worktrees of this batch; `None`: no child has one.
     pub(crate) trees: Option<Arc<Trees>>,
+    /// Who gives its child prompts, one after another; `None`: each task is one goal.
+    pub(crate) turns: Option<Turns>,
 }

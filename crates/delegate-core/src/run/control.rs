@@ -33,6 +33,8 @@ pub(crate) struct Wanted {
     pub(crate) holds: BTreeMap<SubagentId, bool>,
     /// Clocks and workers stand still.
     pub(crate) suspended: bool,
+    /// The turns of the one child up to this one are to end.
+    pub(crate) stopped_turn: u64,
     /// No waiting task is launched.
     pub(crate) launches_held: bool,
     /// The same, until a place among the background runs is free.

@@ -39,6 +39,20 @@ pub(crate) enum Place {
     Flushed,
     /// Everybody who waits for the end was told.
     Told,
+    /// A prompt of a session is stored, and nobody has it.
+    Prompted,
+    /// It is to be given to a worker, and that is stored.
+    Given,
+    /// How a turn ended is stored, and nobody was told.
+    TurnStored,
+    /// Its caller was told, and not its worker.
+    TurnTold,
+    /// A worker of a session has left, and nothing is stored of that.
+    WorkerGone,
+    /// Another takes its place.
+    Replaced,
+    /// The end of a session is stored.
+    SessionOver,
 }
 
 impl Place {
@@ -54,6 +68,13 @@ impl Place {
             Self::EndQueued => "end-queued",
             Self::Flushed => "flushed",
             Self::Told => "told",
+            Self::Prompted => "prompted",
+            Self::Given => "given",
+            Self::TurnStored => "turn-stored",
+            Self::TurnTold => "turn-told",
+            Self::WorkerGone => "worker-gone",
+            Self::Replaced => "replaced",
+            Self::SessionOver => "session-over",
         }
     }
 }

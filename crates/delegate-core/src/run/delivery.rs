@@ -260,6 +260,7 @@ impl Merged {
             | Event::Start { .. }
             | Event::Tool { .. }
             | Event::Warning { .. }
+            | Event::Turn { .. }
             | Event::Complete { .. } => {}
         }
     }

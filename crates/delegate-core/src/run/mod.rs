@@ -26,12 +26,13 @@
 //! | `common` | what a batch shares with its tree |
 //! | `mentions` | files that a child only mentions |
 //! | `tails` | ends of what a child prints |
+//! | `turns` | questions of a child that takes several prompts |
 //! | `tool_names` | tools, five a line |
 
 pub(crate) mod batch;
 pub mod branch;
 mod child_io;
-mod clock;
+pub(crate) mod clock;
 pub(crate) mod common;
 pub(crate) mod control;
 pub(crate) mod crash;
@@ -54,6 +55,7 @@ mod shared;
 mod steers;
 mod tails;
 mod tool_names;
+pub(crate) mod turns;
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -288,7 +290,8 @@ impl Descendants {
             | Event::Tool { .. }
             | Event::Progress { .. }
             | Event::Text { .. }
-            | Event::Warning { .. } => {}
+            | Event::Warning { .. }
+            | Event::Turn { .. } => {}
         }
     }
 
@@ -347,6 +350,11 @@ impl Control {
             return Err(SteerError::NoSuchChild);
         }
         self.state.steer(index, text.into())
+    }
+
+    /// Has the agent of the one child unwind from this turn.
+    pub(crate) fn stop_turn(&self, turn: u64) {
+        self.state.want(|wanted| wanted.stopped_turn = wanted.stopped_turn.max(turn));
     }
 
     /// Launches no waiting task. What runs goes on, and can be listed, steered and stopped.

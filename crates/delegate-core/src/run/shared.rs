@@ -23,6 +23,9 @@ pub(super) struct Shared {
     /// Words that are to be sent, once it has its task.
     pub(super) steers: RefCell<VecDeque<(u64, String)>>,
     pub(super) steered: Notify,
+    /// The turn that is to end, and the one of which the child was told that.
+    pub(super) stopped_turn: Cell<u64>,
+    told_to_stop: Cell<u64>,
     pub(super) page: Seen,
 }
 
@@ -73,6 +76,10 @@ impl Shared {
 
     pub(super) async fn next_steer(&self) -> ParentMessage {
         loop {
+            let turn = self.stopped_turn.get();
+            if self.told_to_stop.replace(turn) < turn {
+                return ParentMessage::StopTurn { turn };
+            }
             if let Some((number, text)) = self.steers.borrow_mut().pop_front() {
                 return ParentMessage::Steer { number, text };
             }

@@ -7,23 +7,23 @@ use std::fs;
 
 /// Identity of a process across reuse of its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) pid: u32,
+pub(crate) struct Owner {
+    pub(crate) pid: u32,
     /// `None` where there is no `/proc`.
-    pub(super) start: Option<u64>,
+    pub(crate) start: Option<u64>,
     /// Id of the boot that `start` counts from.
-    pub(super) boot: Option<String>,
+    pub(crate) boot: Option<String>,
 }
 
 impl Owner {
     /// This process.
-    pub(super) fn this_process() -> Self {
+    pub(crate) fn this_process() -> Self {
         let pid = std::process::id();
         Self { pid, start: start_time(pid), boot: boot_id() }
     }
 
     /// Whether it is known to have ended. What cannot be told counts as alive.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         let (Some(start), Some(boot)) = (self.start, &self.boot) else {
             return false;
         };

@@ -24,7 +24,7 @@ const NETWORK: [&str; 12] = [
 ];
 
 /// Makes a directory and its parents, mode 0700 where they are new.
-pub(super) fn private_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
@@ -33,7 +33,7 @@ pub(super) fn private_dir(path: &Path) -> io::Result<()> {
 }
 
 /// Opens for writing, mode 0600 where it is new.
-pub(super) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+pub(crate) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options.create(true).open(path)

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use delegate_protocol::file::{FileAnswer, FileQuestion};
 use delegate_protocol::job::{Job, JobAnswer, JobQuestion};
-use delegate_protocol::{Answer, Question};
+use delegate_protocol::{Answer, Event, Question, TurnQuestion};
 use tokio::sync::oneshot;
 
 use super::Loop;
@@ -31,6 +31,7 @@ impl Loop {
             }
             Question::File(question) => self.file(index, question, reply),
             Question::Job(question) => self.job(index, question, reply),
+            Question::Turn(question) => self.turn(index, question, reply),
             Question::Key(question) => {
                 // One that has ended meanwhile is refused by the reply that is dropped.
                 let Some(active) = self.active.get(&index) else { return };
@@ -42,20 +43,43 @@ impl Loop {
         }
     }
 
+    /// What its session says is told to everybody before it is told to the child: by then it is stored.
+    fn turn(&self, index: u32, question: TurnQuestion, reply: Reply) {
+        let Some(turns) = self.batch.common.turns.as_ref().filter(|_| index == 0) else {
+            return reply.give(Answer::refused("this run has one goal and no prompts"));
+        };
+        // Before anything else can be told of this child.
+        let answer = turns.ask(question);
+        let (journal, outlet) = (self.journal(index), self.batch.outlet.clone());
+        let (child, clock) = (self.batch.plan.subagent_id(index as usize), self.clock.clone());
+        tokio::task::spawn_local(async move {
+            let Some((answer, told)) = answer.await else { return };
+            if let Some((turn, end)) = told {
+                let event = Event::Turn { child, turn, end };
+                journal.event(&event, clock.now()).await;
+                outlet.send(event).await;
+                outlet.tell();
+            }
+            reply.give(Answer::Turn(answer));
+        });
+    }
+
     fn job(&self, index: u32, question: JobQuestion, reply: Reply) {
         let (jobs, who) = (self.batch.common.jobs.clone(), self.who(index));
         let answer = match question {
-            JobQuestion::Start(spec) => match jobs.reserve(&who, &spec) {
-                Ok(job) => {
-                    let cwd = self.batch.plan.spec(index as usize).cwd;
-                    // A start may block: not on the thread that watches deadlines.
-                    tokio::task::spawn_blocking(move || {
-                        reply.give(job_answer(jobs.start(job, spec, cwd)));
-                    });
-                    return;
+            JobQuestion::Start(spec) => {
+                match jobs.reserve(&who, &spec, &self.batch.common.caller) {
+                    Ok(job) => {
+                        let cwd = self.batch.plan.spec(index as usize).cwd;
+                        // A start may block: not on the thread that watches deadlines.
+                        tokio::task::spawn_blocking(move || {
+                            reply.give(job_answer(jobs.start(job, spec, cwd)));
+                        });
+                        return;
+                    }
+                    Err(why) => Err(why),
                 }
-                Err(why) => Err(why),
-            },
+            }
             JobQuestion::List => {
                 return reply.give(Answer::Job(JobAnswer::Jobs(jobs.list(&who))));
             }

@@ -420,7 +420,7 @@ impl Loop {
         Mentions { state: self.batch.common.files.clone(), who: self.who(index), base }
     }
 
-    fn journal(&self, task_index: u32) -> Journal {
+    pub(super) fn journal(&self, task_index: u32) -> Journal {
         let (store, run) = (self.batch.store.clone(), self.batch.run);
         let feed = Arc::clone(&self.batch.control.feed);
         Journal { store, run, task_index, feed, lost: Rc::default() }

@@ -15,6 +15,15 @@ impl Loop {
         active.shared.steered.notify_one();
     }
 
+    /// Has the child of a session end its turns up to this one; it says so once to one worker.
+    pub(super) fn stop_turns(&self, up_to: u64) {
+        if let Some(active) = self.active.get(&0)
+            && active.shared.stopped_turn.replace(up_to) < up_to
+        {
+            active.shared.steered.notify_one();
+        }
+    }
+
     pub(super) fn list(&mut self) -> List {
         let mut active: Vec<u32> = self.monitor.active().collect();
         active.sort_unstable();

@@ -44,6 +44,7 @@ impl Loop {
         for index in self.batch.control.unsent() {
             self.steer(index);
         }
+        self.stop_turns(wanted.stopped_turn);
         for (child, held) in wanted.holds {
             if let Some(index) = self.index_of(child) {
                 self.hold(index, held);

@@ -1,0 +1,252 @@
+//! A program that takes the prompts of a session, one JSON object a line on its stdin, and answers on its stdout:
+//!
+//! | to the program | means |
+//! |---|---|
+//! | `{"history":[…]}` | first, where there were turns before it: `number`, `prompt`, `status`, `answer`, `error` of each |
+//! | `{"turn":N,"prompt":"…"}` | a turn begins |
+//! | `{"steer":"…"}` | a word that interrupts nothing |
+//! | `{"stop":N}` | the turn is not wanted any more |
+//!
+//! | from the program | means |
+//! |---|---|
+//! | `{"answer":…}` | the turn is over: a text, or any other value, which is the answer as JSON |
+//! | `{"error":"…"}` | it has failed |
+//! | `{"stopped":N}` | it was stopped |
+//! | `{"text":"…"}`, `{"thinking":"…"}`, `{"progress":"…"}` | what it says meanwhile |
+//! | any other line | text |
+//!
+//! Threads move the bytes, so that a program that does not read cannot hold up one that writes. A program that ends
+//! breaks its worker, and the session replaces that.
+
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use delegate_protocol::outcome::STDERR_TAIL;
+use delegate_protocol::turn::TURN_ANSWER_BYTES;
+use ownership::Owned;
+use ownership::spawn::DEFAULT_GRACE;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{CommandParams, described, verdict};
+use crate::agent::Failure;
+use crate::cancel::Reason;
+use crate::kept::Stream;
+use crate::session::Session;
+use crate::tail::Tail;
+
+/// Lines that wait for a program that does not read.
+const UNREAD: usize = 64;
+
+/// Pieces of output that wait for the agent.
+const SAID: usize = 64;
+
+/// Bytes of one line; one that is longer breaks the program's word.
+const LINE: u64 = 2 * TURN_ANSWER_BYTES as u64;
+
+/// Between two looks at whether it is steered or stopped.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a program prints.
+#[derive(Debug)]
+enum Said {
+    Line(String),
+    Stderr(Vec<u8>),
+    /// It has closed its stdout.
+    Closed,
+}
+
+/// What a line of its stdout says.
+#[derive(Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Answer(Value),
+    Error(String),
+    Stopped(u64),
+    Text(String),
+    Thinking(String),
+    Progress(String),
+}
+
+/// A program that runs.
+#[derive(Debug)]
+pub(super) struct Talk {
+    program: String,
+    owned: Owned,
+    lines: Sender<String>,
+    said: Receiver<Said>,
+    errors: Tail,
+}
+
+impl Talk {
+    /// Starts it, and tells it what was before.
+    ///
+    /// # Errors
+    /// It does not run.
+    pub(super) fn start(params: CommandParams, session: &Session) -> Result<Self, Failure> {
+        let (stdin, to_program) = io::pipe()?;
+        let (from_stdout, stdout) = io::pipe()?;
+        let (from_stderr, stderr) = io::pipe()?;
+        let (program, owner, spawn) = described(params, session)?;
+        let spawn = spawn.fd(0, stdin.into()).fd(1, stdout.into()).fd(2, stderr.into());
+        let owned =
+            owner.spawn(spawn, |_| {}).map_err(|error| verdict::not_started(&program, &error))?;
+        let (lines, unread) = bounded(UNREAD);
+        let (say, said) = bounded(SAID);
+        let say_too = say.clone();
+        start("program-in", move || write(to_program, &unread))?;
+        start("program-out", move || read(from_stdout, &say))?;
+        start("program-err", move || read_errors(from_stderr, &say_too))?;
+        let talk = Self { program, owned, lines, said, errors: Tail::new(STDERR_TAIL) };
+        let history = session.history()?;
+        if !history.is_empty() {
+            talk.tell(&json!({ "history": history }))?;
+        }
+        Ok(talk)
+    }
+
+    /// One turn.
+    ///
+    /// # Errors
+    /// It failed, was stopped, or the program is of no use any more.
+    pub(super) fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
+        let number = session.turn().unwrap_or_default();
+        self.tell(&json!({ "turn": number, "prompt": prompt }))?;
+        let mut stopping = false;
+        loop {
+            if session.desk().token.raised() > Some(Reason::Turn) {
+                self.owned.end(DEFAULT_GRACE);
+                return Err(Failure::Interrupted);
+            }
+            if session.is_interrupted() && !stopping {
+                stopping = true;
+                self.tell(&json!({ "stop": number }))?;
+            }
+            while let Some(word) = session.steer() {
+                self.tell(&json!({ "steer": word }))?;
+            }
+            match self.said.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Said::Stderr(bytes)) => self.keep(session, &bytes),
+                Ok(Said::Line(line)) => {
+                    session.keep(Stream::Stdout, format!("{line}\n").as_bytes());
+                    if let Some(end) = take(&line, session) {
+                        return end;
+                    }
+                }
+                Ok(Said::Closed) | Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.broken(session));
+                }
+            }
+        }
+    }
+
+    fn keep(&mut self, session: &mut Session, bytes: &[u8]) {
+        session.keep(Stream::Stderr, bytes);
+        self.errors.push(bytes);
+    }
+
+    /// It has closed its stdout: how it ended, with the last of its stderr.
+    fn broken(&mut self, session: &mut Session) -> Failure {
+        self.owned.end(DEFAULT_GRACE);
+        let status = self.owned.wait().map(|exit| exit.status);
+        // The other end is closed with the program, unless a grandchild keeps it.
+        while let Ok(Said::Stderr(bytes)) = self.said.recv_timeout(LOOK) {
+            self.keep(session, &bytes);
+        }
+        let message = match verdict::of_exit(&self.program, status, &self.errors) {
+            Err(Failure::Failed { message, .. } | Failure::Broken { message }) => message,
+            Ok(()) | Err(_) => format!("{}: it ended in a turn, and gave no answer", self.program),
+        };
+        Failure::Broken { message }
+    }
+
+    fn tell(&self, word: &Value) -> Result<(), Failure> {
+        self.lines.try_send(format!("{word}\n")).map_err(|_| Failure::Broken {
+            message: format!("{}: it does not read its stdin", self.program),
+        })
+    }
+}
+
+/// What a line means; `Some`: the turn is over.
+fn take(line: &str, session: &mut Session) -> Option<Result<String, Failure>> {
+    match serde_json::from_str(line) {
+        Ok(Word::Answer(Value::String(text))) => {
+            if text.is_empty() {
+                session.allow_empty_answer();
+            }
+            return Some(Ok(text));
+        }
+        Ok(Word::Answer(value)) => return Some(Ok(value.to_string())),
+        Ok(Word::Error(message)) => return Some(Err(Failure::new(message))),
+        Ok(Word::Stopped(_)) => return Some(Err(Failure::Interrupted)),
+        Ok(Word::Text(text)) => session.text(&text),
+        Ok(Word::Thinking(text)) => session.thinking(&text),
+        Ok(Word::Progress(text)) => session.progress(text),
+        Err(_) => session.text(&format!("{line}\n")),
+    }
+    None
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// Writes lines until the program reads no more, or the agent is done.
+fn write(mut to: PipeWriter, lines: &Receiver<String>) {
+    for line in lines {
+        if let Err(error) = to.write_all(line.as_bytes()) {
+            return tracing::debug!(%error, "a program reads no more");
+        }
+    }
+}
+
+/// Reads lines to the end. What is no UTF-8 becomes U+FFFD.
+fn read(from: PipeReader, say: &Sender<Said>) {
+    let mut from = BufReader::new(from);
+    loop {
+        let mut line = Vec::new();
+        match from.by_ref().take(LINE).read_until(b'\n', &mut line) {
+            Ok(1..) => {
+                let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+                if say.send(Said::Line(line)).is_err() {
+                    return;
+                }
+            }
+            Ok(0) | Err(_) => return drop(say.send(Said::Closed)),
+        }
+    }
+}
+
+fn read_errors(mut from: PipeReader, say: &Sender<Said>) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if say.send(Said::Stderr(buffer[..count].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_has_its_meaning() {
+        let mut session = Session::for_tests(|_| {});
+        let mut end = |line: &str| take(line, &mut session);
+        assert_eq!(end(r#"{"answer":"a\nb"}"#), Some(Ok("a\nb".to_owned())));
+        assert_eq!(end(r#"{"answer":{"n":3}}"#), Some(Ok(r#"{"n":3}"#.to_owned())));
+        assert_eq!(end(r#"{"error":"no"}"#), Some(Err(Failure::new("no"))));
+        assert_eq!(end(r#"{"stopped":1}"#), Some(Err(Failure::Interrupted)));
+        let unknown = [r#"{"answers":1}"#, "plain", "3", "", r#"{"answer":"#, r#"{"error":3}"#];
+        for line in [r#"{"text":"t"}"#, r#"{"thinking":"t"}"#, r#"{"progress":"t"}"#]
+            .into_iter()
+            .chain(unknown)
+        {
+            assert_eq!(end(line), None, "{line}");
+        }
+    }
+}
