@@ -1,8 +1,9 @@
 //! An agent loop that must stay responsive while it delegates work that needs a CPU.
 //!
 //! The loop has a ticker of 1 ms on a runtime of one thread, as many agent loops do. It measures how
-//! late each tick comes in three situations: with nothing else to do, while a batch runs in threads of
-//! this process, and while the same batch runs in processes. Run it with `--release`:
+//! late each tick comes with nothing else to do, while a batch of eight hogs runs in threads of this process, while
+//! the same batch runs in processes, and while these go second (`child_nice`, `child_cpu_weight`). Run it with
+//! `--release`:
 //!
 //! ```text
 //! cargo run --release --example agent_loop
@@ -14,12 +15,13 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use delegate_runtime::{Agent, Delegator, Event, Failure, Isolation, Session, Task};
+use delegate_runtime::config::Settings;
+use delegate_runtime::{Agent, Delegator, Event, Failure, Isolation, Ration, Session, Task};
 use tokio::time::MissedTickBehavior;
 
 const TICK: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_secs(2);
-const TASKS: u64 = 4;
+const TASKS: u64 = 8;
 const NUMBERS_PER_TASK: u64 = 300_000;
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -58,17 +60,25 @@ async fn host() -> Result<(), Box<dyn Error>> {
     println!("{:<10} {:>12} {:>12} {:>12}", "", "worst", "p99", "batch");
     let (delays, ()) = watched(tokio::time::sleep(IDLE)).await;
     show("idle", delays, None);
-    for (name, isolation) in [("threads", Isolation::Thread), ("processes", Isolation::Process)] {
+    let (threads, processes) = (Isolation::Thread, Isolation::Process);
+    let none = Ration::default();
+    for (name, isolation, ration) in [
+        ("threads", threads, none),
+        ("processes", processes, none),
+        ("nice 10", processes, Ration { nice: Some(10), ..none }),
+        ("weight 10", processes, Ration { cpu_weight: Some(10), ..none }),
+    ] {
         let started = Instant::now();
-        let (delays, primes) = watched(delegate(isolation)).await;
+        let (delays, primes) = watched(delegate(isolation, ration)).await;
         show(name, delays, Some((started.elapsed(), primes?)));
     }
     Ok(())
 }
 
 /// Delegates one batch, follows its events, and adds up the answers.
-async fn delegate(isolation: Isolation) -> Result<u64, Box<dyn Error>> {
-    let delegator = Delegator::builder().isolation(isolation).build()?;
+async fn delegate(isolation: Isolation, ration: Ration) -> Result<u64, Box<dyn Error>> {
+    let settings = Settings { ration, ..Settings::default() };
+    let delegator = Delegator::builder().isolation(isolation).settings(settings).build()?;
     let tasks = (0..TASKS).map(|index| {
         let range = Range { from: index * NUMBERS_PER_TASK, to: (index + 1) * NUMBERS_PER_TASK };
         Task::of::<Primes>(format!("part {index}"), range).timeout(Duration::from_secs(120))
