@@ -75,6 +75,8 @@ mod greeting;
 mod guard;
 pub mod helper;
 mod hook;
+#[doc(hidden)]
+pub mod hot;
 pub mod jobs;
 mod kept;
 pub mod keys;

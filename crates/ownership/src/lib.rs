@@ -17,6 +17,9 @@ pub mod file_size;
 pub mod group;
 #[cfg(target_os = "linux")]
 pub mod handover;
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod hot;
 pub mod inherit;
 #[cfg(all(target_os = "linux", feature = "ledger"))]
 pub mod janitor;

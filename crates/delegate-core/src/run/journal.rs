@@ -51,6 +51,14 @@ fn line(event: &Event, now: Duration) -> Option<Vec<u8>> {
     }
 }
 
+/// Writes a line so often, for counting instructions (`.ci/instructions`); its bytes.
+#[must_use]
+pub fn counted_lines(event: &Event, count: usize) -> usize {
+    let lines =
+        (0..count).filter_map(|_| line(std::hint::black_box(event), Duration::from_secs(7)));
+    lines.map(|line| line.len()).sum()
+}
+
 impl Journal {
     /// Writes an event. A lifecycle event waits for room; progress is dropped (and counted in the
     /// file) before it holds anybody up.

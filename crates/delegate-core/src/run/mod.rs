@@ -73,6 +73,8 @@ pub use self::clock::ManualClock;
 pub use self::control::Ended;
 pub use self::dispatch::Notice;
 pub use self::hooks::{Listener, Sign, Stopped};
+#[doc(hidden)]
+pub use self::journal::counted_lines;
 pub use self::live::{List, LiveChild, WaitingTask};
 pub use self::steers::SteerError;
 use tokio::sync::oneshot;
