@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::containment::Containment;
 use crate::protocol::{Image, Order, Request};
+use crate::ration::Ration;
 use crate::spawn::Leftovers;
 
 /// Encodes so many requests for a worker, as a spawn does; their bytes.
@@ -23,6 +24,7 @@ pub fn requests(count: usize) -> usize {
         leftovers: Leftovers::Kill,
         release: None,
         containment: Containment::Auto,
+        ration: Ration::default(),
         joins: None,
     };
     let request = Request::Spawn(Box::new(order(1)));
