@@ -1,5 +1,5 @@
-//! Amounts of bytes as people write them: `512MiB`, `1.5 GB`, `1048576`. For [`super::value`] and
-//! [`super::show`].
+//! Amounts of bytes as people write them: `512MiB`, `1.5 GB`, `1048576`. For `value` and
+//! `show`.
 
 /// Units, the longer spelling first; those with an `i` count in powers of two.
 const UNITS: [(&str, u64); 9] = [

@@ -5,7 +5,7 @@
 //! read nothing yet: it has said hello and blocks in its first read. What it took over at its start
 //! (environment, working directory) must still be the owner's when it is used.
 //!
-//! With `pool.max_uses`, a worker of an agent that is reusable may come back to the shelf: [`again`].
+//! With `pool.max_uses`, a worker of an agent that is reusable may come back to the shelf: `again`.
 
 mod again;
 

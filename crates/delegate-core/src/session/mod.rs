@@ -2,7 +2,7 @@
 //! each turn is in a database of the session before anybody is told.
 //!
 //! Each worker is a run of one task like any other (same launchers, same ownership, same limits), whose child asks for
-//! its prompts over its line ([`crate::run::turns`]). [`crate::delegator`] starts sessions.
+//! its prompts over its line (`run::turns`). [`crate::delegator`] starts sessions.
 //!
 //! | module | does |
 //! |---|---|
