@@ -282,6 +282,32 @@ mod tests {
         assert_eq!(token.raised(), Some(Reason::ParentGone));
     }
 
+    /// The stop of a turn wakes who waits, and says nothing for the turn after it.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_turns_stop_is_no_interrupt_of_the_page() {
+        let (parent, memfd) = Page::create().unwrap();
+        let token = Arc::new(Token::on(Some(Arc::new(Page::open(memfd).unwrap()))));
+        for turn in 1..4 {
+            token.begin_turn(turn);
+            let waits = Arc::clone(&token);
+            let waiter = std::thread::spawn(move || {
+                while !waits.is_raised() {
+                    waits.wait(Duration::MAX);
+                }
+            });
+            token.stop_turn(turn);
+            waiter.join().unwrap();
+            assert_eq!((token.raised(), token.end_turn()), (Some(Reason::Turn), true));
+            assert_eq!((token.is_raised(), page::is_interrupted(parent.words())), (false, false));
+        }
+        token.begin_turn(4);
+        page::interrupt(parent.words());
+        token.stop_turn(4);
+        assert_eq!(token.raised(), Some(Reason::Interrupt), "the stronger one");
+        assert!(token.end_turn() && token.is_raised());
+    }
+
     /// Without end: only the word, or the hook, lets it return.
     #[test]
     fn who_waits_is_woken_by_either_side() {

@@ -1,5 +1,5 @@
 //! A worker of a pool that carries more than one task, one after the other: only with an agent that says that it is
-//! reusable, and only as long as each task leaves the process as it found it ([`super::state`]).
+//! reusable, and only as long as each task leaves the process as it found it (`state`).
 //!
 //! Between two tasks it stands still: it says on descriptor 7 how the last one left it, and gets there what the next
 //! one needs: its line, two pipes, and its page.

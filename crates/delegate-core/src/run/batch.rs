@@ -6,6 +6,7 @@
 mod asked;
 mod effects;
 mod ending;
+mod incoming;
 mod list;
 mod liveness;
 mod nested;
@@ -20,13 +21,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use delegate_protocol::delegation::Told as Delegated;
 use delegate_protocol::event::Complete;
 use delegate_protocol::{Isolation, RunId, Status, SubagentId, ToolCall};
 use ownership::ChildEvent as SystemEvent;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tracing::Instrument;
 
+use self::incoming::Incoming;
 use self::positions::Positions;
 use super::child_io::{Command, Told};
 use super::clock::{Clock, ManualClock};
@@ -39,11 +40,10 @@ use super::live::Listed;
 use super::manifest;
 use super::nest::{Kin, Nest};
 use super::outlet::Outlet;
-use super::reply::Reply;
 use super::shared::Shared;
 use crate::collect::Said;
 use crate::collect::cost::Spending;
-use crate::launch::{Handle, Launched, Launcher, Records, StartFailure};
+use crate::launch::{Handle, Launcher, Records, StartFailure};
 use crate::lease::{self, batch::BatchKeys};
 use crate::monitor::{self, CancelReason, Effect, Input, Limits, Monitor, Order, Patience};
 use crate::plan::Plan;
@@ -51,50 +51,6 @@ use crate::report::{LeftRunning, Report};
 use crate::store::{Begun, NewRun, Store};
 use crate::tree::{self, Refusal, Seat};
 use owed::Owed;
-
-/// Something that reached the loop. Each kind comes, or waits, a bounded number of times per child, so its
-/// channel needs no bound.
-enum Incoming {
-    Launched(u32, Result<Launched, StartFailure>),
-    System(u32, SystemEvent),
-    Told(u32, Told),
-    /// Nothing more can be read from it.
-    Over(u32, Box<Said>),
-    Recorded(u32, bool),
-    /// What it was doing is in this file, or could not be written down.
-    Diagnosed(u32, Option<PathBuf>),
-    /// What it wants to delegate, as it was decided, whether it wants the events, and whom to answer.
-    Planned(u32, Option<Box<nested::Planned>>),
-    /// A batch of it has ended.
-    DelegationOver(u32, RunId, Option<Box<Report>>),
-    /// What it is to be told of one.
-    Followed(u32, RunId, Option<(Delegated, Reply)>),
-}
-
-impl Incoming {
-    /// For tests: what it is.
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Launched(_, Ok(_)) => "launched",
-            Self::Launched(_, Err(_)) => "launch-failed",
-            Self::System(_, SystemEvent::Exited(_)) => "exited",
-            Self::System(_, SystemEvent::Emptied(_)) => "emptied",
-            Self::System(..) => "other-system",
-            Self::Told(_, Told::Hello) => "hello",
-            Self::Told(_, Told::Violation(_)) => "violation",
-            Self::Told(_, Told::Asked(..)) => "asked",
-            Self::Told(_, Told::Finish(_)) => "finish",
-            Self::Told(_, Told::LineClosed) => "line-closed",
-            Self::Over(..) => "over",
-            Self::Recorded(..) => "recorded",
-            Self::Diagnosed(..) => "diagnosed",
-            Self::Told(_, Told::OverBudget(_)) => "over-budget",
-            Self::Planned(..) => "planned",
-            Self::DelegationOver(..) => "delegation-over",
-            Self::Followed(..) => "followed",
-        }
-    }
-}
 
 /// One child that has a place.
 struct Active {
