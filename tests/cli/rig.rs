@@ -90,9 +90,12 @@ impl Rig {
         Said::of(self.command(args).output().unwrap())
     }
 
-    /// Starts it.
+    /// Starts it, in a group of its own: whoever stops it must not leave a stopped process in the group of the test's
+    /// runner, which the kernel would hang up as a whole when a guard dies (man 3p _exit).
     pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
-        Running::of(self.command(args))
+        let mut command = self.command(args);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Running::of(command)
     }
 
     /// Living processes that the command of this rig started, it included.

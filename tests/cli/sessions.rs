@@ -44,6 +44,12 @@ fn prompts_of_options_are_answered_in_order_by_one_program() {
     let turns = rig.run(["sessions", "latest"]);
     turns.expect(0).says("1  completed in").says("first: answer 1").says("third: answer 3");
     rig.run(["sessions", "none"]).expect(4);
+    let prune = ["runs", "prune", "--older-than", "0s"];
+    let dry = rig.run(prune.into_iter().chain(["--dry-run", "--json"])).expect(0).json();
+    assert_eq!(dry["sessions"].as_array().map(Vec::len), Some(1), "{dry}");
+    rig.run(["sessions", "latest"]).expect(0);
+    rig.run(prune).expect(0).says("1 session forgotten");
+    rig.run(["sessions", "latest"]).expect(4);
     rig.wait_for_nobody();
 }
 

@@ -303,7 +303,8 @@ fn every_turn_is_in_the_database_when_it_is_told() {
         );
         assert_eq!(mode & 0o777, 0o700);
         assert_eq!(
-            list::prune(rig.state.path(), Duration::ZERO, ended.ended_at.unwrap() + 1.0).unwrap(),
+            list::prune(rig.state.path(), Duration::ZERO, ended.ended_at.unwrap() + 1.0, false)
+                .unwrap(),
             [id]
         );
         assert_eq!(list::sessions(rig.state.path()).unwrap(), []);

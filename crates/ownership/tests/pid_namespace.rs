@@ -108,7 +108,9 @@ fn whoever_kills_number_1_ends_all_of_the_scope_and_nothing_else() {
                   while :; do sleep 0.05; done";
     let (child, _events) = start(&owner, shell(script).env("DIR", dir.path()));
     let (beside, _events) = start(&owner, Spawn::new("sleep").arg("600"));
-    wait_for("it runs", || dir.path().join("far").exists().then_some(()));
+    // A shell makes the file before it writes into it.
+    let written = || fs::read_to_string(dir.path().join("far")).is_ok_and(|it| it.ends_with('\n'));
+    wait_for("it runs", || written().then_some(()));
     let far = support::process::from_inside_of(&dir.path().join("far"), child.pid());
     assert!(far.lives());
     number_1(&child).kill();

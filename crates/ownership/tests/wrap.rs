@@ -486,7 +486,8 @@ fn one_guard_that_dies_beside_a_stopped_front_hangs_nobody_up() {
             before.supervisor.kill()
         }
         wait_for("both are there again", || guards().filter(|now| *now != before));
-        for who in [front, program] {
+        // The front, when it goes on, stops once more where the program still stands, as it was told before.
+        for who in [program, front] {
             assert!(who.signal(Signal::CONT));
         }
         fs::write(dir.path().join("go"), "").expect("write");

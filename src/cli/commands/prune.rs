@@ -1,11 +1,13 @@
 //! `delegate runs prune`: forgets runs by age, count and size.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use delegate_core::config::{Diagnostic, duration};
+use delegate_core::session::list;
 use delegate_core::store::Store;
 use delegate_core::store::retention::{Candidate, Pruned, Retention};
+use delegate_protocol::RunId;
 use serde_json::json;
 
 use crate::cli::commands::detach;
@@ -21,7 +23,7 @@ use crate::cli::{Context, warn_of, write_out};
   delegate runs prune --keep 200 --max-size 2G
 
 A run goes with its results and its files when any of the limits says so. One that goes on never does,
-nor one in the background whose completion nobody has taken yet.")]
+nor one in the background whose completion nobody has taken yet. Sessions go by --older-than, counted from their end.")]
 pub(crate) struct PruneArgs {
     /// Runs that began longer ago, such as 30d or 12h
     #[arg(long, value_name = "DURATION", value_parser = parse_age)]
@@ -64,10 +66,13 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<Exit, Fault> {
     if !dry_run {
         detach::forget_ended(context, 0);
     }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let prune = |age| list::prune(&context.state_dir, age, now, dry_run);
+    let sessions = older_than.map(prune).transpose()?.unwrap_or_default();
     let freed: u64 = pruned.forgotten.iter().map(|one| one.bytes).sum();
     write_out(|to| {
         if json {
-            return objects::line(to, &object(&pruned, freed, dry_run));
+            return objects::line(to, &object(&pruned, &sessions, freed, dry_run));
         }
         let short = |one: &Candidate| {
             format!("{}  {}", &one.run.id.to_string()[..6], text::label(&one.run.title, 40))
@@ -80,7 +85,11 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<Exit, Fault> {
         }
         let verb = if dry_run { "would go" } else { "forgotten" };
         let runs = text::count(pruned.forgotten.len(), "run", "runs");
-        writeln!(to, "{runs} {verb}, {}; {} kept", size(freed), pruned.kept)
+        writeln!(to, "{runs} {verb}, {}; {} kept", size(freed), pruned.kept)?;
+        if !sessions.is_empty() {
+            writeln!(to, "{} {verb}", text::count(sessions.len(), "session", "sessions"))?;
+        }
+        Ok(())
     })?;
     for failed in &pruned.failed {
         crate::cli::warn(failed);
@@ -88,7 +97,7 @@ pub(crate) fn run(args: &PruneArgs, context: &Context) -> Result<Exit, Fault> {
     Ok(if pruned.failed.is_empty() { Exit::Done } else { Exit::BrokenPromise })
 }
 
-fn object(pruned: &Pruned, freed: u64, dry_run: bool) -> serde_json::Value {
+fn object(pruned: &Pruned, sessions: &[RunId], freed: u64, dry_run: bool) -> serde_json::Value {
     let one = |one: &Candidate| {
         json!({
             "run_id": one.run.id, "title": one.run.title, "status": one.run.status,
@@ -99,6 +108,7 @@ fn object(pruned: &Pruned, freed: u64, dry_run: bool) -> serde_json::Value {
         "schema": "delegate.prune/1", "dry_run": dry_run, "freed_bytes": freed, "kept": pruned.kept,
         "forgotten": pruned.forgotten.iter().map(one).collect::<Vec<_>>(),
         "held": pruned.held.iter().map(one).collect::<Vec<_>>(), "failed": pruned.failed,
+        "sessions": sessions,
     })
 }
 

@@ -143,15 +143,24 @@ pub fn turns(state_dir: &Path, session: &SessionRecord) -> Result<Vec<TurnRecord
     read_turns(&file, lost).map_err(|error| unreadable(&file, &error))
 }
 
-/// Forgets sessions that ended longer ago than this; gives their ids.
+/// Forgets sessions that ended longer ago than this; gives their ids. With `dry_run` it gives those that would go.
 ///
 /// # Errors
-/// The directory cannot be read.
-pub fn prune(state_dir: &Path, older_than: Duration, now: f64) -> Result<Vec<RunId>, StoreError> {
+/// The directory cannot be read, or a session's folder cannot be removed.
+pub fn prune(
+    state_dir: &Path,
+    older_than: Duration,
+    now: f64,
+    dry_run: bool,
+) -> Result<Vec<RunId>, StoreError> {
     let mut gone = Vec::new();
     for session in sessions(state_dir)? {
         let since = session.ended_at.unwrap_or(session.started_at);
         if session.status != "running" && now - since > older_than.as_secs_f64() {
+            if dry_run {
+                gone.push(session.id);
+                continue;
+            }
             let folder = state_dir.join(SESSIONS).join(session.id.to_string());
             fs::remove_dir_all(&folder).map_err(|error| StoreError::Io {
                 what: "removing",

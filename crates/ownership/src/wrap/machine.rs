@@ -70,6 +70,8 @@ pub(super) struct Machine {
     pub(super) emptied: Option<Emptied>,
     /// It was ended because the terminal was closed.
     pub(super) hung_up: bool,
+    /// Nobody could let it go on when it was stopped: a group that was an orphaned one before does not become one.
+    alone: bool,
 }
 
 impl Machine {
@@ -85,9 +87,12 @@ impl Machine {
             Event::Stopped { signal, orphaned: true, .. } if is_of_terminal(signal) => {
                 vec![Effect::ContinueGroup]
             }
-            Event::Stopped { signal, .. } => vec![Effect::Stop(signal)],
+            Event::Stopped { signal, orphaned, .. } => {
+                self.alone = orphaned;
+                vec![Effect::Stop(signal)]
+            }
             // What the kernel does with a group that has become an orphaned one while somebody in it stands.
-            Event::Woke { orphaned: true, .. } => vec![Effect::HangUpGroup],
+            Event::Woke { orphaned: true, .. } if !self.alone => vec![Effect::HangUpGroup],
             // Before it runs: a shell that reads in the background reads nothing more.
             Event::Woke { apart: true, .. } => {
                 vec![Effect::HandTerminal, Effect::Forward(libc::SIGCONT)]
@@ -165,8 +170,10 @@ mod tests {
         for ending in BOTH {
             for hurried in BOTH {
                 for status in [None, Some(ExitStatus::Code(3))] {
-                    let (emptied, hung_up) = (None, ending);
-                    all.push(Machine { ending, hurried, status, emptied, hung_up });
+                    for alone in BOTH {
+                        let (emptied, hung_up) = (None, ending);
+                        all.push(Machine { ending, hurried, status, emptied, hung_up, alone });
+                    }
                 }
             }
         }
@@ -231,7 +238,9 @@ mod tests {
                             true => vec![Effect::Stop(signal)],
                         };
                         assert_eq!(effects, expected, "{before:?} {signal} {stands} {orphaned}");
-                        assert_eq!(machine, before);
+                        let stops = matches!(effects[..], [Effect::Stop(_)]);
+                        let alone = if stops { orphaned } else { before.alone };
+                        assert_eq!(machine, Machine { alone, ..before.clone() });
                     }
                 }
             }
@@ -250,7 +259,7 @@ mod tests {
                 for (apart, orphaned) in BOTH.into_iter().flat_map(|a| BOTH.map(|b| (a, b))) {
                     let (effects, after) = step(Event::Woke { stands, apart, orphaned });
                     let goes_on = vec![Effect::Forward(libc::SIGCONT)];
-                    let expected = match (stands && alive, orphaned, apart) {
+                    let expected = match (stands && alive, orphaned && !before.alone, apart) {
                         (false, ..) => vec![],
                         (true, true, _) => vec![Effect::HangUpGroup],
                         (true, false, true) => [vec![Effect::HandTerminal], goes_on].concat(),
