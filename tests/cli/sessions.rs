@@ -13,7 +13,8 @@ const PROGRAM: &str = r#"
 while read -r line; do
     case $line in
     *history*) echo "{\"progress\":\"it knows what was\"}"; known=yes;;
-    *stop*) echo '{"stopped":1}';;
+    *stop*) number=${line##*:}; echo "{\"stopped\":${number%\}}}";;
+    *late*) echo '{"stopped":1}'; echo '{"answer":"of another","turn":1}'; echo '{"answer":"its own","turn":2,"error":null}';;
     *wait*) echo '{"text":"up"}';;
     *crash*) echo "it breaks" >&2; exit 7;;
     *fail*) echo '{"error":"no luck"}';;
@@ -66,7 +67,7 @@ fn a_failed_turn_is_in_the_exit_code_and_a_crash_is_replaced() {
         whole["turns"].as_array().unwrap().iter().map(|it| &it["status"]).collect();
     assert_eq!(statuses, ["failed", "completed", "failed", "completed"]);
     let gave_up = session(&rig, &["--max-restarts", "0", "-p", "crash", "-p", "never"]);
-    gave_up.expect(1).says("gave up");
+    gave_up.expect(1).says("gave up").says("the last one by: ").says("it breaks");
 }
 
 #[test]
@@ -137,5 +138,24 @@ fn a_conversation_over_standard_input_is_stopped_turn_by_turn() {
     interrupt(&process);
     hears("3 turns, 2 completed");
     assert_eq!(process.wait().unwrap().code(), Some(130));
+    rig.wait_for_nobody();
+}
+
+/// What the program says of another turn is the answer to no prompt; and a line that is no text costs no other one.
+#[test]
+fn no_prompt_has_the_answer_of_another() {
+    let rig = rig();
+    let said = session(&rig, &["-p", "first", "-p", "late", "-p", "third"]);
+    assert_eq!(said.expect(0).out, "answer 1\nits own\nanswer 2\n");
+    let mut command = rig.command(["session", "--", "sh", "talk.sh"]);
+    let mut process = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = process.stdin.take().unwrap();
+    stdin.write_all(b"first\nbad \xff\nlast\n").unwrap();
+    drop(stdin);
+    let said = process.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&said.stderr);
+    assert!(told.contains("line 2 of standard input is not UTF-8"), "{told}");
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "answer 1\nanswer 2\n", "{told}");
+    assert_eq!(said.status.code(), Some(1), "{told}");
     rig.wait_for_nobody();
 }

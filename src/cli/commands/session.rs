@@ -1,7 +1,7 @@
 //! `delegate session`: one worker that answers several prompts, from a terminal, a script or its options. Progress goes
 //! to stderr, answers to stdout. [`super::sessions`] shows what is stored of it.
 
-use std::io::{self, BufRead as _, BufWriter};
+use std::io::{self, BufRead, BufWriter};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -183,15 +183,17 @@ fn as_run(args: &SessionArgs) -> RunArgs {
     }
 }
 
-/// Those of the options; without any each line of standard input that is not blank, read by a thread.
-fn prompts(given: Vec<String>) -> io::Result<mpsc::Receiver<String>> {
+/// Those of the options; without any each line of standard input that is not blank, read by a thread. What cannot be a
+/// prompt comes as the reason why.
+fn prompts(given: Vec<String>) -> io::Result<mpsc::Receiver<Result<String, String>>> {
     let (send, prompts) = mpsc::channel(1);
     let feed = move || {
-        let all: Box<dyn Iterator<Item = String>> = if given.is_empty() {
-            let lines = io::stdin().lock().lines().map_while(Result::ok);
-            Box::new(lines.filter(|line| !line.trim().is_empty()))
+        let all: Box<dyn Iterator<Item = Result<String, String>>> = if given.is_empty() {
+            let blank =
+                |line: &Result<String, String>| line.as_ref().is_ok_and(|it| it.trim().is_empty());
+            Box::new(lines(io::stdin().lock()).filter(move |line| !blank(line)))
         } else {
-            Box::new(given.into_iter())
+            Box::new(given.into_iter().map(Ok))
         };
         for prompt in all {
             if send.blocking_send(prompt).is_err() {
@@ -203,6 +205,31 @@ fn prompts(given: Vec<String>) -> io::Result<mpsc::Receiver<String>> {
     Ok(prompts)
 }
 
+/// Its lines, each by itself: one that is no text costs no other one.
+fn lines(mut from: impl BufRead) -> impl Iterator<Item = Result<String, String>> {
+    let (mut number, mut over) = (0_u64, false);
+    std::iter::from_fn(move || {
+        if over {
+            return None;
+        }
+        let mut line = Vec::new();
+        number += 1;
+        match from.read_until(b'\n', &mut line) {
+            Ok(0) => None,
+            Ok(_) => {
+                let text = String::from_utf8(line);
+                let no_text =
+                    |_| format!("line {number} of standard input is not UTF-8; it was not asked");
+                Some(text.map_err(no_text))
+            }
+            Err(error) => {
+                over = true;
+                Some(Err(format!("standard input cannot be read any further: {error}")))
+            }
+        }
+    })
+}
+
 struct Talked {
     end: SessionEnd,
     all_completed: bool,
@@ -212,7 +239,7 @@ struct Talked {
 /// Asks until there is nothing more to ask, somebody wants to leave, or the session is over by itself.
 async fn talk(
     mut session: SessionHandle,
-    mut prompts: mpsc::Receiver<String>,
+    mut prompts: mpsc::Receiver<Result<String, String>>,
     signals: &mut Signals,
     show: &Show,
 ) -> Talked {
@@ -221,7 +248,12 @@ async fn talk(
     while by_signal.is_none() {
         let prompt = tokio::select! {
             prompt = prompts.recv() => match prompt {
-                Some(prompt) => prompt,
+                Some(Ok(prompt)) => prompt,
+                Some(Err(why)) => {
+                    all_completed = false;
+                    show.tell(format!("error: {why}")).await;
+                    continue;
+                }
                 None => break,
             },
             heard = signals.next() => {

@@ -87,6 +87,8 @@ pub(crate) struct Driver {
     told: Option<(Box<TurnEnd>, oneshot::Sender<Told>)>,
     /// How the latest worker that has left ended.
     left: Option<Outcome>,
+    /// What the last one was lost by.
+    lost_by: Option<String>,
     pending: BTreeMap<u64, Pending>,
     /// When the turn that runs began.
     began: Duration,
@@ -138,6 +140,7 @@ pub(crate) fn open(opening: Opening) -> Result<(SessionHandle, Driver), StartErr
         waiting: None,
         told: None,
         left: None,
+        lost_by: None,
         pending: BTreeMap::new(),
         began: Duration::ZERO,
         turns: 0,
@@ -246,6 +249,7 @@ impl Driver {
         let reason = self.left.as_ref().and_then(|left| left.failure_reason.as_deref());
         let hopeless = reason == Some(NO_TURNS);
         let error = self.left.as_ref().and_then(|left| left.error.clone());
+        self.lost_by.clone_from(&error);
         let before = self.machine.restarts();
         let effects = self.machine.step(Event::Gone { hopeless }, now);
         let (number, restarts) = (worker.number, self.machine.restarts());
@@ -275,6 +279,7 @@ impl Driver {
             }
             Err(error) => {
                 self.warn(format!("a worker could not be started: {error}"));
+                self.lost_by = Some(error);
                 self.left = None;
                 let effects = self.machine.step(Event::Gone { hopeless: false }, now);
                 self.shared.set_restarts(self.machine.restarts());
@@ -325,7 +330,11 @@ impl Driver {
                 }
                 Effect::Refuse(number) => {
                     self.shared.one_less_waits();
-                    let why = self.machine.refusal();
+                    let mut why = self.machine.refusal();
+                    if let Some(by) = self.lost_by.as_ref().filter(|_| self.machine.has_given_up())
+                    {
+                        why = format!("{why}, the last one by: {by}");
+                    }
                     drop(self.ended(outcome::refused(self.head.id, number, why)).await);
                 }
                 Effect::Over(why) => self.conclude(why).await,

@@ -175,6 +175,11 @@ impl Machine {
         self.closing >= Some(Why::Stopped)
     }
 
+    /// Whether its workers were lost too often.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.closing == Some(Why::GaveUp)
+    }
+
     /// Why a prompt is not begun, for people.
     pub(super) fn refusal(&self) -> String {
         match self.closing {

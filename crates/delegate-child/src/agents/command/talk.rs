@@ -11,9 +11,12 @@
 //! |---|---|
 //! | `{"answer":…}` | the turn is over: a text, or any other value, which is the answer as JSON |
 //! | `{"error":"…"}` | it has failed |
-//! | `{"stopped":N}` | it was stopped |
+//! | `{"stopped":N}` | turn N was stopped; nothing in any other turn |
 //! | `{"text":"…"}`, `{"thinking":"…"}`, `{"progress":"…"}` | what it says meanwhile |
 //! | any other line | text |
+//!
+//! Objects may have other keys too. With `"turn":N` an answer or an error is that of turn N, and dropped in any other
+//! one; without, it is dropped where no turn runs.
 //!
 //! Threads move the bytes, so that a program that does not read cannot hold up one that writes. A program that ends
 //! breaks its worker, and the session replaces that.
@@ -27,7 +30,6 @@ use delegate_protocol::outcome::STDERR_TAIL;
 use delegate_protocol::turn::TURN_ANSWER_BYTES;
 use ownership::Owned;
 use ownership::spawn::DEFAULT_GRACE;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{CommandParams, described, verdict};
@@ -46,6 +48,9 @@ const SAID: usize = 64;
 /// Bytes of one line; one that is longer breaks the program's word.
 const LINE: u64 = 2 * TURN_ANSWER_BYTES as u64;
 
+/// No turn has this number.
+const NO_TURN: u64 = 0;
+
 /// Between two looks at whether it is steered or stopped.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -53,21 +58,56 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 enum Said {
     Line(String),
+    /// An object of more than [`LINE`] bytes.
+    TooLong,
     Stderr(Vec<u8>),
     /// It has closed its stdout.
     Closed,
 }
 
 /// What a line of its stdout says.
-#[derive(Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, PartialEq)]
 enum Word {
     Answer(Value),
     Error(String),
-    Stopped(u64),
+    Stopped,
+    /// Of another turn than the one that runs.
+    Stale,
     Text(String),
     Thinking(String),
     Progress(String),
+}
+
+impl Word {
+    /// What it says while this turn runs.
+    fn of(line: &str, turn: u64) -> Self {
+        let Ok(Value::Object(mut object)) = serde_json::from_str(line) else {
+            return Self::Text(format!("{line}\n"));
+        };
+        if let Some(stopped) = object.get("stopped").and_then(Value::as_u64) {
+            return if stopped == turn { Self::Stopped } else { Self::Stale };
+        }
+        let (answer, error) = (object.remove("answer"), object.remove("error"));
+        if answer.is_some() || error.is_some() {
+            if object.get("turn").is_some_and(|of| of.as_u64() != Some(turn)) {
+                return Self::Stale;
+            }
+            return match (answer, error.filter(|error| !error.is_null())) {
+                (_, Some(Value::String(error))) => Self::Error(error),
+                (_, Some(error)) => Self::Error(error.to_string()),
+                (Some(answer), None) => Self::Answer(answer),
+                (None, None) => Self::Error("it answered with an error that is null".to_owned()),
+            };
+        }
+        let mut text = |key: &str| match object.remove(key) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let said = text("text").map(Self::Text);
+        let said = said.or_else(|| text("thinking").map(Self::Thinking));
+        let said = said.or_else(|| text("progress").map(Self::Progress));
+        said.unwrap_or_else(|| Self::Text(format!("{line}\n")))
+    }
 }
 
 /// A program that runs.
@@ -113,6 +153,7 @@ impl Talk {
     /// It failed, was stopped, or the program is of no use any more.
     pub(super) fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
         let number = session.turn().unwrap_or_default();
+        self.hear_between_turns(session)?;
         self.tell(&json!({ "turn": number, "prompt": prompt }))?;
         let mut stopping = false;
         loop {
@@ -132,15 +173,49 @@ impl Talk {
                 Ok(Said::Stderr(bytes)) => self.keep(session, &bytes),
                 Ok(Said::Line(line)) => {
                     session.keep(Stream::Stdout, format!("{line}\n").as_bytes());
-                    if let Some(end) = take(&line, session) {
+                    if let Some(end) = take(&line, number, session) {
                         return end;
                     }
+                }
+                Ok(Said::TooLong) => {
+                    return Err(Failure::new(format!(
+                        "{}: it said an object of more than {LINE} bytes in one line; an answer has \
+                         {TURN_ANSWER_BYTES} bytes at most",
+                        self.program
+                    )));
                 }
                 Ok(Said::Closed) | Err(RecvTimeoutError::Disconnected) => {
                     return Err(self.broken(session));
                 }
             }
         }
+    }
+
+    /// What it has said since the last turn: an answer there is none of the next prompt.
+    fn hear_between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+        while let Ok(said) = self.said.try_recv() {
+            match said {
+                Said::Stderr(bytes) => self.keep(session, &bytes),
+                Said::Line(line) => {
+                    session.keep(Stream::Stdout, format!("{line}\n").as_bytes());
+                    match Word::of(&line, NO_TURN) {
+                        Word::Text(text) => session.text(&text),
+                        Word::Thinking(text) => session.thinking(&text),
+                        Word::Progress(text) => session.progress(text),
+                        Word::Answer(_) | Word::Error(_) | Word::Stopped | Word::Stale => {
+                            dropped(session)
+                        }
+                    }
+                }
+                Said::TooLong => dropped(session),
+                Said::Closed => {
+                    let Failure::Broken { message } = self.broken(session) else { continue };
+                    let message = format!("before this turn: {message}");
+                    return Err(Failure::Broken { message });
+                }
+            }
+        }
+        Ok(())
     }
 
     fn keep(&mut self, session: &mut Session, bytes: &[u8]) {
@@ -171,23 +246,27 @@ impl Talk {
 }
 
 /// What a line means; `Some`: the turn is over.
-fn take(line: &str, session: &mut Session) -> Option<Result<String, Failure>> {
-    match serde_json::from_str(line) {
-        Ok(Word::Answer(Value::String(text))) => {
+fn take(line: &str, turn: u64, session: &mut Session) -> Option<Result<String, Failure>> {
+    match Word::of(line, turn) {
+        Word::Answer(Value::String(text)) => {
             if text.is_empty() {
                 session.allow_empty_answer();
             }
             return Some(Ok(text));
         }
-        Ok(Word::Answer(value)) => return Some(Ok(value.to_string())),
-        Ok(Word::Error(message)) => return Some(Err(Failure::new(message))),
-        Ok(Word::Stopped(_)) => return Some(Err(Failure::Interrupted)),
-        Ok(Word::Text(text)) => session.text(&text),
-        Ok(Word::Thinking(text)) => session.thinking(&text),
-        Ok(Word::Progress(text)) => session.progress(text),
-        Err(_) => session.text(&format!("{line}\n")),
+        Word::Answer(value) => return Some(Ok(value.to_string())),
+        Word::Error(message) => return Some(Err(Failure::new(message))),
+        Word::Stopped => return Some(Err(Failure::Interrupted)),
+        Word::Stale => dropped(session),
+        Word::Text(text) => session.text(&text),
+        Word::Thinking(text) => session.thinking(&text),
+        Word::Progress(text) => session.progress(text),
     }
     None
+}
+
+fn dropped(session: &mut Session) {
+    session.progress("what the program said of no turn that runs was dropped");
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -206,12 +285,24 @@ fn write(mut to: PipeWriter, lines: &Receiver<String>) {
 /// Reads lines to the end. What is no UTF-8 becomes U+FFFD.
 fn read(from: PipeReader, say: &Sender<Said>) {
     let mut from = BufReader::new(from);
+    // The rest of an object that is too long.
+    let mut skips = false;
     loop {
         let mut line = Vec::new();
         match from.by_ref().take(LINE).read_until(b'\n', &mut line) {
-            Ok(1..) => {
-                let line = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
-                if say.send(Said::Line(line)).is_err() {
+            Ok(count @ 1..) => {
+                let goes_on = count as u64 == LINE && !line.ends_with(b"\n");
+                if skips {
+                    skips = goes_on;
+                    continue;
+                }
+                skips = goes_on && line.starts_with(b"{");
+                let said = if skips {
+                    Said::TooLong
+                } else {
+                    Said::Line(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
+                };
+                if say.send(said).is_err() {
                     return;
                 }
             }
@@ -236,15 +327,23 @@ mod tests {
     #[test]
     fn every_line_has_its_meaning() {
         let mut session = Session::for_tests(|_| {});
-        let mut end = |line: &str| take(line, &mut session);
+        let mut end = |line: &str| take(line, 1, &mut session);
         assert_eq!(end(r#"{"answer":"a\nb"}"#), Some(Ok("a\nb".to_owned())));
         assert_eq!(end(r#"{"answer":{"n":3}}"#), Some(Ok(r#"{"n":3}"#.to_owned())));
         assert_eq!(end(r#"{"error":"no"}"#), Some(Err(Failure::new("no"))));
         assert_eq!(end(r#"{"stopped":1}"#), Some(Err(Failure::Interrupted)));
-        let unknown = [r#"{"answers":1}"#, "plain", "3", "", r#"{"answer":"#, r#"{"error":3}"#];
+        let more = r#"{"answer":"a","error":null,"turn":1,"id":"x"}"#;
+        assert_eq!(end(more), Some(Ok("a".to_owned())), "other keys are none of ours");
+        assert_eq!(end(r#"{"answer":"a","error":"no"}"#), Some(Err(Failure::new("no"))));
+        assert_eq!(end(r#"{"error":3}"#), Some(Err(Failure::new("3"))));
+        assert!(end(r#"{"error":null}"#).is_some_and(|it| it.is_err()), "it is no text either");
+        let stale =
+            [r#"{"stopped":2}"#, r#"{"answer":"a","turn":2}"#, r#"{"error":"e","turn":"1"}"#];
+        let unknown = [r#"{"answers":1}"#, "plain", "3", "", r#"{"answer":"#, r#"{"text":3}"#];
         for line in [r#"{"text":"t"}"#, r#"{"thinking":"t"}"#, r#"{"progress":"t"}"#]
             .into_iter()
             .chain(unknown)
+            .chain(stale)
         {
             assert_eq!(end(line), None, "{line}");
         }
