@@ -34,7 +34,7 @@ impl Home {
     fn start(&self, scripts: &[&str], more: &[&str], up: usize) -> Running {
         self.0.batch("tasks.json", scripts);
         let args: Vec<_> = ["run", "tasks.json", "--quiet"].iter().chain(more).copied().collect();
-        let running = Running::of(self.command(&args));
+        let running = Running::apart(self.command(&args));
         for number in 0..up {
             let file = self.0.path(&format!("up{number}"));
             wait_for("a task to run", || file.exists().then_some(()));

@@ -90,12 +90,9 @@ impl Rig {
         Said::of(self.command(args).output().unwrap())
     }
 
-    /// Starts it, in a group of its own: whoever stops it must not leave a stopped process in the group of the test's
-    /// runner, which the kernel would hang up as a whole when a guard dies (man 3p _exit).
+    /// Starts it.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
-        let mut command = self.command(args);
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        Running::of(command)
+        Running::apart(self.command(args))
     }
 
     /// Living processes that the command of this rig started, it included.
@@ -192,6 +189,13 @@ impl Said {
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
+    /// In a group of its own: who is stopped must not stand in the group of the test's runner, which the kernel would hang
+    /// up as a whole when somebody in it ends who is the last with a parent outside (man 3p _exit).
+    pub(crate) fn apart(mut command: Command) -> Self {
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        Self::of(command)
+    }
+
     pub(crate) fn of(mut command: Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
