@@ -35,6 +35,9 @@ const TEST_CONTAINMENT: &str = "OWNERSHIP_TEST_CONTAINMENT";
 /// A guard that leaves may remove an empty cgroup that its successor has just made: it is made again.
 const CELL_TRIES: usize = 2;
 
+/// The same of an owner's own cgroup, which any number of guards may remove that begin just then.
+const PLACE_TRIES: usize = 16;
+
 mod stale;
 
 use stale::{Ending, FIRST_LOOK};
@@ -301,17 +304,24 @@ impl Loop {
     }
 
     pub(super) fn try_cell(&mut self, scope: ScopeId, pen: Option<&Path>) -> Result<OwnedFd, i32> {
-        let of = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        let made = self.place(true).map_err(|error| of(&error))?.make_cell(scope, pen);
-        match made {
-            // Somebody removed it while it was empty.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && pen.is_none() => {
-                self.tier.place = None;
-                let place = self.place(true).map_err(|error| of(&error))?;
-                place.make_cell(scope, pen).map_err(|error| of(&error))
+        let mut last = libc::ENOENT;
+        for _ in 0..PLACE_TRIES {
+            let had = self.tier.place.is_some();
+            match self.place(true).and_then(|place| place.make_cell(scope, pen)) {
+                Ok(cell) => return Ok(cell),
+                Err(error) => {
+                    last = error.raw_os_error().unwrap_or(libc::EIO);
+                    // Guards of other owners remove what is empty, and hold its lock for that moment.
+                    let again = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
+                    // A pen goes with its place: whoever made it makes both again.
+                    if !again.contains(&error.kind()) || (had && pen.is_some()) {
+                        break;
+                    }
+                    self.tier.place = None;
+                }
             }
-            made => made.map_err(|error| of(&error)),
         }
+        Err(last)
     }
 
     /// The owner's own cgroup, made if it must be.
