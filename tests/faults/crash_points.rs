@@ -150,7 +150,7 @@ const ASKED: [(&str, Result<Option<Then>, &str>); 12] = [
 ];
 
 /// What a worker hears.
-const HEARD: [(&str, Result<Option<Then>, &str>); 12] = [
+const HEARD: [(&str, Result<Option<Then>, &str>); 13] = [
     ("started", Ok(None)),
     ("failed", Ok(None)),
     ("opened", Ok(None)),
@@ -159,6 +159,7 @@ const HEARD: [(&str, Result<Option<Then>, &str>); 12] = [
     ("pong", Ok(None)),
     ("hello", Ok(Some(Then::Replace))),
     ("resynced", Ok(Some(Then::Replace))),
+    ("no-scope", Err("to an owner, with the first hello of its guards; a worker has them already")),
     ("leaving", Err("a supervisor does not leave a living worker")),
     ("stopped", Err("of a program that runs as if its owner had started it; a worker starts none")),
     ("returned", Err("answers that request only")),
