@@ -82,8 +82,9 @@ fn host() -> Result<(), Box<dyn Error>> {
     let builder = blocking::Delegator::builder().isolation(isolation).settings(settings);
     let delegator = builder.state_dir(state.path()).build()?;
 
-    // The first children start the supervisor, the template and the shelf, and open what stays open.
-    run(&delegator, 0, 1)?;
+    // The first children start the supervisor, the template and the shelf, and open what stays open: as many as in each
+    // batch, since `auto` makes a template for many.
+    run(&delegator, 0, BATCH.min(children))?;
     let full = if launcher == LauncherWish::Pool { pool.max_idle as usize } else { 0 };
     let settle = || settled(&delegator, &state.path().join("ledger.sqlite"), full);
     if arguments.iter().any(|argument| argument == "--long") {

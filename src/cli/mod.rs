@@ -12,6 +12,7 @@ mod printer;
 mod render;
 mod screen;
 mod signals;
+mod stage;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -101,9 +101,7 @@ impl Agent for Reused {
     type Answer = Found;
 
     fn run(&mut self, what: Change, session: &mut Session) -> Result<Found, Failure> {
-        let found = found(&mut self.0, session);
-        change(what, session)?;
-        Ok(found)
+        found_and_changed(&mut self.0, what, session)
     }
 }
 
@@ -113,10 +111,18 @@ impl Agent for Single {
     type Answer = Found;
 
     fn run(&mut self, what: Change, session: &mut Session) -> Result<Found, Failure> {
-        let found = found(&mut self.0, session);
-        change(what, session)?;
-        Ok(found)
+        found_and_changed(&mut self.0, what, session)
     }
+}
+
+fn found_and_changed(
+    before: &mut u32,
+    what: Change,
+    session: &mut Session,
+) -> Result<Found, Failure> {
+    let found = found(before, session);
+    change(what, session)?;
+    Ok(found)
 }
 
 fn found(before: &mut u32, session: &Session) -> Found {

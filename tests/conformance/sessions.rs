@@ -105,11 +105,11 @@ impl Agent for Talker {
     }
 }
 
-fn task() -> Task {
+pub(crate) fn task() -> Task {
     Task::of::<Talker>("talk", None)
 }
 
-fn opened(rig: &Rig, change: impl FnOnce(NewSession) -> NewSession) -> SessionHandle {
+pub(crate) fn opened(rig: &Rig, change: impl FnOnce(NewSession) -> NewSession) -> SessionHandle {
     change(rig.delegator.session(task())).start().unwrap()
 }
 
@@ -117,11 +117,11 @@ fn open(rig: &Rig) -> SessionHandle {
     opened(rig, |session| session)
 }
 
-fn ask(session: &mut SessionHandle, prompt: &str) -> TurnOutcome {
+pub(crate) fn ask(session: &mut SessionHandle, prompt: &str) -> TurnOutcome {
     session.prompt(prompt).unwrap().finish()
 }
 
-fn answer(session: &mut SessionHandle, prompt: &str) -> String {
+pub(crate) fn answer(session: &mut SessionHandle, prompt: &str) -> String {
     let outcome = ask(session, prompt);
     assert_eq!(outcome.status, Status::Completed, "{outcome:?}");
     outcome.answer

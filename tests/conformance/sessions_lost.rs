@@ -4,32 +4,13 @@
 use std::time::Duration;
 
 use delegate_protocol::Cause;
-use delegate_runtime::blocking::{NewSession, SessionHandle};
 use delegate_runtime::config::Settings;
 use delegate_runtime::session::list;
-use delegate_runtime::{Event, Isolation, ManualClock, Status, Task, TurnOutcome, Why, blocking};
+use delegate_runtime::{Event, Isolation, ManualClock, Status, Task, Why, blocking};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::sessions::Talker;
-use crate::support::{BOTH, Identity, Rig, rig, rig_with, wait_for};
-
-fn task() -> Task {
-    Task::of::<Talker>("talk", None)
-}
-
-fn open(rig: &Rig, change: impl FnOnce(NewSession) -> NewSession) -> SessionHandle {
-    change(rig.delegator.session(task())).start().unwrap()
-}
-
-fn ask(session: &mut SessionHandle, prompt: &str) -> TurnOutcome {
-    session.prompt(prompt).unwrap().finish()
-}
-
-fn answer(session: &mut SessionHandle, prompt: &str) -> String {
-    let outcome = ask(session, prompt);
-    assert_eq!(outcome.status, Status::Completed, "{outcome:?}");
-    outcome.answer
-}
+use crate::sessions::{Talker, answer, ask, opened, task};
+use crate::support::{BOTH, Identity, rig, rig_with, wait_for};
 
 fn kill(pid: &str) {
     kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
@@ -39,7 +20,7 @@ fn kill(pid: &str) {
 fn a_panic_is_the_end_of_a_turn_and_another_worker_knows_what_was() {
     for isolation in BOTH {
         let rig = rig(isolation);
-        let mut session = open(&rig, |session| session);
+        let mut session = opened(&rig, |session| session);
         assert_eq!(answer(&mut session, "say hello"), "hello");
         let first = session.control().run_id();
         let lost = ask(&mut session, "panic on purpose");
@@ -70,7 +51,7 @@ fn a_killed_worker_is_replaced_and_nothing_of_it_is_left() {
     let rig = rig(Isolation::Process);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("helper");
-    let mut session = open(&rig, |session| session);
+    let mut session = opened(&rig, |session| session);
     let pid = answer(&mut session, "pid");
     assert_eq!(answer(&mut session, &format!("helper {}", path.display())), "started");
     let program = std::fs::read_to_string(&path).unwrap().trim().parse().unwrap();
@@ -98,7 +79,7 @@ fn a_killed_worker_is_replaced_and_nothing_of_it_is_left() {
 #[test]
 fn no_prompt_is_given_twice_however_often_workers_die() {
     let rig = rig(Isolation::Process);
-    let mut session = open(&rig, |session| session.max_restarts(100, Duration::from_secs(600)));
+    let mut session = opened(&rig, |session| session.max_restarts(100, Duration::from_secs(600)));
     let mut lost = 0;
     for number in 1..=12 {
         let outcome = ask(&mut session, "pid");
@@ -121,7 +102,8 @@ fn no_prompt_is_given_twice_however_often_workers_die() {
 fn it_gives_up_when_workers_are_lost_too_often() {
     for isolation in BOTH {
         let rig = rig(isolation);
-        let mut session = open(&rig, |session| session.max_restarts(1, Duration::from_secs(3600)));
+        let mut session =
+            opened(&rig, |session| session.max_restarts(1, Duration::from_secs(3600)));
         assert_eq!(ask(&mut session, "panic 1").status, Status::Error);
         assert_eq!(answer(&mut session, "say still here"), "still here");
         drop(session.prompt("panic 2").unwrap());
@@ -192,7 +174,7 @@ fn a_turn_that_does_not_unwind_loses_its_worker() {
 fn the_end_of_a_session_is_the_end_of_its_worker() {
     for way in ["drop", "stop", "kill"] {
         let rig = rig_with(Isolation::Process, Settings::default());
-        let mut session = open(&rig, |session| session);
+        let mut session = opened(&rig, |session| session);
         let worker = Identity::of(answer(&mut session, "pid").parse().unwrap()).unwrap();
         let mut turn = session.prompt("wait").unwrap();
         assert!(turn.events().any(|event| matches!(event, Event::Text { .. })));

@@ -53,7 +53,7 @@ const FREEZE_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 pub(crate) struct Place {
     path: PathBuf,
     /// Says that a guard lives; nobody else's files are copies of it.
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Place {
@@ -63,9 +63,27 @@ impl Place {
     }
 
     /// Makes it, or takes it over from a guard that made it.
+    ///
+    /// Guards of other owners remove what is empty, and hold its lock for that moment ([`stale`]): then it is made again.
+    /// Once it is ours nobody else does.
     pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
-        make_dir(&path)?;
-        Self::open(path)
+        let mut last = io::ErrorKind::NotFound.into();
+        for _ in 0..MAKES {
+            make_dir(&path)?;
+            match Self::open(path.clone()) {
+                Ok(place) if has_name(&place.lock, &place.path) => return Ok(place),
+                Ok(_) => {}
+                Err(error) => {
+                    let passes = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
+                    if !passes.contains(&error.kind()) {
+                        return Err(error);
+                    }
+                    last = error;
+                }
+            }
+            std::thread::yield_now();
+        }
+        Err(last)
     }
 
     /// One that is there.
@@ -73,7 +91,7 @@ impl Place {
         let lock = open_dir(&path)?;
         // Who holds it otherwise has found the owner dead: then nothing is started any more.
         flock(&lock, FlockOperation::NonBlockingLockShared)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock })
     }
 
     /// Whether the kernel can end what is in it (5.14).
@@ -271,10 +289,7 @@ pub(crate) fn stale(base: &Path) -> Vec<Stale> {
         if !ours || owner.lives() {
             continue;
         }
-        let Ok(lock) = open_dir(&path) else { continue };
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
-        }
+        let Some(lock) = lock_alone(&path) else { continue };
         let cell = Cell { path };
         if owner.namespace == namespace() || !cell.is_populated() {
             found.push(Stale { cell, _lock: lock });
@@ -407,6 +422,20 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Holds a place in which no guard lives. What has its name by now is another one, and not to be touched.
+fn lock_alone(path: &Path) -> Option<OwnedFd> {
+    let lock = open_dir(path).ok()?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    has_name(&lock, path).then_some(lock)
+}
+
+/// Whether this directory is what has the name.
+fn has_name(dir: &OwnedFd, path: &Path) -> bool {
+    let held = rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+    let named = rustix::fs::stat(path).map(|stat| (stat.st_dev, stat.st_ino));
+    held.is_ok() && held == named
+}
+
 fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, DIR_FLAGS, Mode::empty())?)
 }
@@ -414,43 +443,9 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
+/// Tries of making a place that others remove; each takes a few microseconds.
+const MAKES: usize = 256;
+
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_say_whose_it_is() {
-        let owner = Owner { pid: 12, start: 345, namespace: 4_026_531_836 };
-        assert_eq!(Owner::parse("12.345.0-4026531836"), Some(owner));
-        for other in ["", "12.345.0", "12.345-1", "0.1.0-1", "-1.1.0-1", "12.345.0.1-1", "look-12"]
-        {
-            assert_eq!(Owner::parse(other), None, "{other}");
-        }
-        let path = Place::path(Path::new("/m"), "12.345.0");
-        let name = path.file_name().and_then(|name| name.to_str()).expect("name");
-        let own = Owner::parse(name.strip_prefix(PREFIX).expect("ours")).expect("parsed");
-        assert_eq!((own.pid, own.start, own.namespace), (12, 345, namespace()));
-    }
-
-    #[test]
-    fn the_innermost_place_counts_and_those_around_it_are_told() {
-        let (place, around) =
-            place_in("/a/ownership-7.8.0-9/3/ownership-17.18.0-9/4/x").expect("one");
-        assert_eq!((place.pid, place.start, place.namespace), (17, 18, 9));
-        assert_eq!(place.path, "/a/ownership-7.8.0-9/3/ownership-17.18.0-9");
-        assert_eq!(around, ["/a/ownership-7.8.0-9"]);
-        for none in ["", "/", "/ownership-look-12", "/ownership-7.8-9/1", "/x/yownership-7.8.0-9"] {
-            assert_eq!(place_in(none), None, "{none}");
-        }
-    }
-
-    #[test]
-    fn only_who_is_known_to_be_dead_is() {
-        let own = Pid::try_from(std::process::id()).expect("a number");
-        let start = Stat::read(own).expect("stat").start;
-        let owner = |start, namespace| Owner { pid: own, start, namespace };
-        assert!(owner(start, namespace()).lives());
-        assert!(!owner(start + 1, namespace()).lives());
-        assert!(!owner(start, namespace() + 1).lives(), "its dirs are only removed when empty");
-    }
-}
+#[path = "cgroup_tests.rs"]
+mod tests;

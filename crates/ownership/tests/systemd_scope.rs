@@ -210,13 +210,32 @@ fn guards_and_children_stand_in_a_scope_and_the_owner_where_it_was() {
     killed(&mut owner);
 }
 
+/// Another owner of this login with its child, and a stranger.
+struct Around {
+    stranger: Stranger,
+    control: Player,
+    child: Identity,
+}
+
+impl Around {
+    fn start(login: &Login) -> Self {
+        let mut control = login.owner("auto");
+        let child = child_of(&mut control);
+        Self { stranger: Stranger::start(), control, child }
+    }
+
+    fn assert_untouched(mut self) {
+        assert!(self.child.lives() && self.control.identity.lives(), "another owner lives");
+        assert!(self.stranger.is_untouched());
+        killed(&mut self.control);
+    }
+}
+
 /// The weakest case of all: an owner that is killed.
 #[test]
 fn a_scope_empties_when_its_owner_is_killed() {
     let Some(login) = Login::with("good") else { return };
-    let stranger = Stranger::start();
-    let mut control = login.owner("auto");
-    let controls = child_of(&mut control);
+    let around = Around::start(&login);
     let mut owner = login.owner("auto");
     let child = child_of(&mut owner);
     owner.say("spawn 2 50 (setsid sleep 600 &) & (trap '' TERM; exec sleep 600)");
@@ -230,9 +249,7 @@ fn a_scope_empties_when_its_owner_is_killed() {
     assert!(lives());
     killed(&mut owner);
     wait_for("nobody lives in it", || (!lives()).then_some(()));
-    assert!(controls.lives() && control.identity.lives(), "another owner lives");
-    assert!(stranger.is_untouched());
-    killed(&mut control);
+    around.assert_untouched();
 }
 
 /// The guards that come after both were killed find what those had: they stand in the same scope.
@@ -259,9 +276,7 @@ fn guards_that_come_later_join_the_scope_of_their_owner() {
 #[test]
 fn what_all_of_them_left_is_ended_by_the_next_owner() {
     let Some(login) = Login::with("good") else { return };
-    let stranger = Stranger::start();
-    let mut control = login.owner("auto");
-    let controls = child_of(&mut control);
+    let around = Around::start(&login);
     let mut owner = login.owner("auto");
     let child = child_of(&mut owner);
     let guards = wait_for("guards", || process::Guards::of(child));
@@ -272,10 +287,9 @@ fn what_all_of_them_left_is_ended_by_the_next_owner() {
     let mut next = login.owner("auto");
     let other = child_of(&mut next);
     wait_for("it is ended", || (!child.lives()).then_some(()));
-    assert!(other.lives() && controls.lives() && control.identity.lives());
-    assert!(stranger.is_untouched());
+    assert!(other.lives());
     killed(&mut next);
-    killed(&mut control);
+    around.assert_untouched();
 }
 
 /// Whatever a systemd does: `auto` starts without, soon, and what was asked for by name says why there is none.

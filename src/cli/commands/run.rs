@@ -2,7 +2,7 @@
 //! what is asked, [`super::follow`] waits, [`super::detach`] has another process do it; here are the steps in
 //! their order, for `resume` and `rerun` too.
 
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use delegate_core::config::Loaded;
@@ -17,14 +17,13 @@ use crate::cli::commands::detach::{self, Given};
 use crate::cli::commands::follow::{Watch, Watched};
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
-use crate::cli::printer::Printer;
 use crate::cli::render::Style;
 use crate::cli::render::explain::{self, Explained};
 use crate::cli::render::human::{self, Leftovers, Table};
 use crate::cli::render::json;
 use crate::cli::render::live::Model;
 use crate::cli::render::text::escape;
-use crate::cli::signals::Signals;
+use crate::cli::stage::{Stage, command_loop};
 use crate::cli::{Context, warn, warn_of, write_out};
 
 /// For the last records of a run to reach the disk.
@@ -114,16 +113,8 @@ pub(crate) fn carry_out(
         output = OutputArgs { json: true, jsonl: false, quiet: true };
     }
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Fault::System("the loop of this command cannot be made", error))?;
-    runtime.block_on(async {
-        let mut signals = Signals::listen()
-            .map_err(|error| Fault::System("signals cannot be listened for", error))?;
-        let no_thread = |error| Fault::System("the output's thread cannot be made", error);
-        let err = Printer::new(BufWriter::new(io::stderr())).map_err(no_thread)?;
-        let out = Printer::new(BufWriter::new(io::stdout())).map_err(no_thread)?;
+    command_loop()?.block_on(async {
+        let Stage { mut signals, out, err } = Stage::open()?;
         let run = batch.start().await?; // the last step that may fail
         let short = delegator.store().short_id(run.id());
         if let Some(reply) = &given.reply {

@@ -1,7 +1,7 @@
 //! `delegate session`: one worker that answers several prompts, from a terminal, a script or its options. Progress goes
 //! to stderr, answers to stdout. [`super::sessions`] shows what is stored of it.
 
-use std::io::{self, BufRead, BufWriter};
+use std::io::{self, BufRead};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::cli::render::Style;
 use crate::cli::render::json;
 use crate::cli::render::text::{escape, escape_lines, from_seconds, took};
 use crate::cli::signals::{Heard, Signals};
+use crate::cli::stage::{Stage, command_loop, no_thread};
 use crate::cli::{Context, warn};
 
 /// `schema` of the first line, and of the one object.
@@ -106,16 +107,8 @@ pub(crate) fn run(args: &SessionArgs, context: &Context) -> Result<Exit, Fault> 
     if let Some(turns) = args.max_turns {
         new = new.max_turns(turns);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Fault::System("the loop of this command cannot be made", error))?;
-    runtime.block_on(async {
-        let mut signals = Signals::listen()
-            .map_err(|error| Fault::System("signals cannot be listened for", error))?;
-        let no_thread = |error| Fault::System("the output's thread cannot be made", error);
-        let err = Printer::new(BufWriter::new(io::stderr())).map_err(no_thread)?;
-        let out = Printer::new(BufWriter::new(io::stdout())).map_err(no_thread)?;
+    command_loop()?.block_on(async {
+        let Stage { mut signals, out, err } = Stage::open()?;
         let prompts = prompts(args.prompts.clone()).map_err(no_thread)?;
         let session = new.start().await?; // the last step that may fail
         let show = Show { output: args.output, style: context.err, out, err };

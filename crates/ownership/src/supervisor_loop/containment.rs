@@ -35,9 +35,6 @@ const TEST_CONTAINMENT: &str = "OWNERSHIP_TEST_CONTAINMENT";
 /// A guard that leaves may remove an empty cgroup that its successor has just made: it is made again.
 const CELL_TRIES: usize = 2;
 
-/// The same of an owner's own cgroup, which any number of guards may remove that begin just then.
-const PLACE_TRIES: usize = 16;
-
 mod stale;
 
 use stale::{Ending, FIRST_LOOK};
@@ -304,24 +301,16 @@ impl Loop {
     }
 
     pub(super) fn try_cell(&mut self, scope: ScopeId, pen: Option<&Path>) -> Result<OwnedFd, i32> {
-        let mut last = libc::ENOENT;
-        for _ in 0..PLACE_TRIES {
-            let had = self.tier.place.is_some();
-            match self.place(true).and_then(|place| place.make_cell(scope, pen)) {
-                Ok(cell) => return Ok(cell),
-                Err(error) => {
-                    last = error.raw_os_error().unwrap_or(libc::EIO);
-                    // Guards of other owners remove what is empty, and hold its lock for that moment.
-                    let again = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
-                    // A pen goes with its place: whoever made it makes both again.
-                    if !again.contains(&error.kind()) || (had && pen.is_some()) {
-                        break;
-                    }
-                    self.tier.place = None;
-                }
+        let of = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        match self.place(true).map_err(of)?.make_cell(scope, pen) {
+            // A guard of ours that left has removed it while it was empty. A pen goes with its place: whoever made it makes
+            // both again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && pen.is_none() => {
+                self.tier.place = None;
+                self.place(true).map_err(of)?.make_cell(scope, pen).map_err(of)
             }
+            made => made.map_err(of),
         }
-        Err(last)
     }
 
     /// The owner's own cgroup, made if it must be.
