@@ -70,6 +70,19 @@ fn a_failed_turn_is_in_the_exit_code_and_a_crash_is_replaced() {
     gave_up.expect(1).says("gave up").says("the last one by: ").says("it breaks");
 }
 
+/// A prompt that is in line when the session gives up is refused, one that comes later is not taken; which it is, is a matter
+/// of moments.
+#[test]
+fn no_prompt_is_passed_over_in_silence_when_a_session_gives_up() {
+    let rig = rig();
+    let said = session(&rig, &["--max-restarts", "0", "-p", "crash", "-p", "a", "-p", "b"]);
+    said.expect(1).says("the last one by: ");
+    assert_eq!(said.out, "");
+    let told = |text: &str| said.err.lines().filter(|line| line.contains(text)).count();
+    let not_asked = told("2 prompts were not asked") * 2 + told("1 prompt was not asked");
+    assert_eq!(not_asked + told("turn 2 ") + told("turn 3 "), 2, "{}", said.err);
+}
+
 #[test]
 fn json_is_one_object_and_jsonl_a_line_for_each_event_and_outcome() {
     let rig = rig();

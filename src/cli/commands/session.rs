@@ -115,7 +115,7 @@ pub(crate) fn run(args: &SessionArgs, context: &Context) -> Result<Exit, Fault> 
         show.begin(&session, context).await;
         let id = session.id();
         let Talked { end, all_completed, by_signal } =
-            talk(session, prompts, &mut signals, &show).await;
+            talk(session, prompts, !args.prompts.is_empty(), &mut signals, &show).await;
         end.warnings.iter().for_each(|warning| warn(warning));
         show.end(&end).await;
         if args.output.json {
@@ -233,10 +233,11 @@ struct Talked {
 async fn talk(
     mut session: SessionHandle,
     mut prompts: mpsc::Receiver<Result<String, String>>,
+    of_options: bool,
     signals: &mut Signals,
     show: &Show,
 ) -> Talked {
-    let (mut all_completed, mut by_signal) = (true, None);
+    let (mut all_completed, mut by_signal, mut not_asked) = (true, None, 0);
     let control = session.control();
     while by_signal.is_none() {
         let prompt = tokio::select! {
@@ -258,7 +259,7 @@ async fn talk(
         let mut turn = match session.prompt(prompt) {
             Ok(turn) => turn,
             Err(PromptError::Over) => {
-                all_completed = false;
+                not_asked = 1;
                 break;
             }
             Err(error) => {
@@ -298,7 +299,31 @@ async fn talk(
             heard = signals.next() => if leave(heard).is_some() { end_at_once(&control, true) },
         }
     };
+    if by_signal.is_none() {
+        not_asked += rest(&mut prompts, of_options).await;
+        if not_asked > 0 {
+            all_completed = false;
+            let prompts = if not_asked == 1 { "prompt was" } else { "prompts were" };
+            let reason = escape(&end.reason);
+            show.tell(format!("error: {not_asked} {prompts} not asked: {reason}")).await;
+        }
+    }
     Talked { end, all_completed, by_signal }
+}
+
+/// Prompts that nobody will ask. Those of options all come; a line of standard input only if it was read already.
+async fn rest(prompts: &mut mpsc::Receiver<Result<String, String>>, of_options: bool) -> usize {
+    let mut rest = 0;
+    if of_options {
+        while prompts.recv().await.is_some() {
+            rest += 1;
+        }
+    } else {
+        while prompts.try_recv().is_ok() {
+            rest += 1;
+        }
+    }
+    rest
 }
 
 /// Asked once it is interrupted, asked again it is killed.

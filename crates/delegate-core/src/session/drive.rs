@@ -330,12 +330,7 @@ impl Driver {
                 }
                 Effect::Refuse(number) => {
                     self.shared.one_less_waits();
-                    let mut why = self.machine.refusal();
-                    if let Some(by) = self.lost_by.as_ref().filter(|_| self.machine.has_given_up())
-                    {
-                        why = format!("{why}, the last one by: {by}");
-                    }
-                    drop(self.ended(outcome::refused(self.head.id, number, why)).await);
+                    drop(self.ended(outcome::refused(self.head.id, number, self.refusal())).await);
                 }
                 Effect::Over(why) => self.conclude(why).await,
             }
@@ -373,6 +368,15 @@ impl Driver {
         let begun = self.begun(number, now);
         let in_short = self.ended(outcome::told(begun, stop, *end)).await;
         drop(told.send((TurnAnswer::Noted, Some((number, Some(Box::new(in_short)))))));
+    }
+
+    /// Why a prompt is not begun, for people.
+    fn refusal(&self) -> String {
+        let why = self.machine.refusal();
+        match &self.lost_by {
+            Some(by) if self.machine.has_given_up() => format!("{why}, the last one by: {by}"),
+            _ => why,
+        }
     }
 
     fn begun(&self, turn: u64, now: Duration) -> Begun {
@@ -413,6 +417,7 @@ impl Driver {
         let end = SessionEnd {
             id: self.head.id,
             why,
+            reason: self.refusal(),
             turns: self.turns,
             completed: self.completed,
             restarts: self.machine.restarts(),

@@ -39,6 +39,8 @@ pub struct SessionEnd {
     pub id: RunId,
     /// Why.
     pub why: Why,
+    /// The same for people; of a session that gave up also what its last worker was lost by.
+    pub reason: String,
     /// Turns that were begun.
     pub turns: u64,
     /// Those that completed.
