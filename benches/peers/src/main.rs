@@ -12,12 +12,15 @@ mod owner;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use look::{Identity, everybody, reap};
+use ownership::Machine;
 use rustix::process::Signal;
 
 /// A kind of tree: name, script of the launcher, members.
@@ -68,7 +71,22 @@ const TOOLS: [Tool; 11] = [
         "`unshare --pid --fork --kill-child`",
         &["unshare", "--pid", "--fork", "--kill-child", "--"],
     ),
-    wrapper("`systemd-run --scope`", &["systemd-run", "--scope", "--quiet", "--"]),
+    wrapper(
+        "`systemd-run --user --scope`",
+        &[
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "env",
+            "XDG_RUNTIME_DIR=/run/user/65534",
+            "systemd-run",
+            "--user",
+            "--scope",
+            "--quiet",
+            "--",
+        ],
+    ),
     wrapper("**`delegate own`**", &["delegate", "own", "--"]),
     library("**ownership, spawn mode**", "ownership"),
 ];
@@ -92,10 +110,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["@owner", library, dir, script] => return owner::run(library, Path::new(dir), script),
-        ["@inside", tool, kind, event, dir] => {
+        ["@inside", tool, kind, event, dir, login] => {
             let at = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
-            at(tool)
-                .and_then(|tool| inside(&TOOLS[tool], KINDS[at(kind)?], at(event)?, Path::new(dir)))
+            at(tool).and_then(|tool| {
+                inside(&TOOLS[tool], KINDS[at(kind)?], at(event)?, Path::new(dir), login)
+            })
         }
         [] => show(),
         _ => Err("no words are understood: it prints a table".to_owned()),
@@ -127,8 +146,60 @@ fn lacks(tool: &Tool) -> Option<String> {
     if found(first).is_none() {
         return Some("not installed".to_owned());
     }
-    let systemd = *first == "systemd-run" && !Path::new("/run/systemd/system").exists();
-    systemd.then(|| "needs systemd as PID 1, which is not here".to_owned())
+    if !by_systemd(tool) {
+        return None;
+    }
+    let lacking = ["/lib/systemd/systemd", "/usr/bin/systemd-run"].map(Path::new);
+    if !lacking.iter().all(|path| path.exists()) {
+        return Some("no systemd is installed".to_owned());
+    }
+    let asked = Machine::look().cgroup;
+    let usable = rustix::process::geteuid().is_root() && asked.made == Some(Ok(()));
+    (!usable).then(|| "needs root and a writable cgroup v2 to start a user's systemd in".to_owned())
+}
+
+fn by_systemd(tool: &Tool) -> bool {
+    tool.wrapper.contains(&"systemd-run")
+}
+
+/// The cgroup of a case's own systemd, removed with what that made in it.
+struct Login(PathBuf);
+
+impl Login {
+    fn new() -> Result<Self, String> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let base = Machine::look().cgroup.dir.ok_or("no cgroup v2")?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = base.join(format!("peers-{}-{number}", std::process::id()));
+        fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        fn remove(dir: &Path) {
+            let inside = fs::read_dir(dir).into_iter().flatten().flatten();
+            inside.filter(|it| it.path().is_dir()).for_each(|it| remove(&it.path()));
+            drop(fs::remove_dir(dir));
+        }
+        // Who was in there died with the pid namespace, or is about to.
+        let until = Instant::now() + DEADLINE;
+        while self.0.exists() && Instant::now() < until {
+            remove(&self.0);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Starts a user's systemd in a cgroup, for a case that asks it; returns when it can be asked.
+fn start_systemd(login: &str, dir: &Path) -> Result<(), String> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", include_str!("systemd.sh"), "systemd.sh", login]).stdin(Stdio::null());
+    // Its user writes there.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).map_err(|it| it.to_string())?;
+    let started = shell.status().map_err(|error| error.to_string())?;
+    if started.success() { Ok(()) } else { Err(format!("systemd.sh: {started}")) }
 }
 
 fn show() -> Result<String, String> {
@@ -201,7 +272,9 @@ fn alone((tool, kind, event): (usize, usize, usize)) -> Result<usize, String> {
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
     command.arg(std::env::current_exe().map_err(|error| error.to_string())?);
     command.args(["@inside", &tool.to_string(), &kind.to_string(), &event.to_string()]);
-    let output = command.arg(dir.path()).stdin(Stdio::null()).output();
+    let login = by_systemd(&TOOLS[tool]).then(Login::new).transpose()?;
+    command.arg(dir.path()).arg(login.as_ref().map_or(Path::new(""), |login| &login.0));
+    let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
     said.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
@@ -213,11 +286,15 @@ fn inside(
     kind: (&str, &str, usize),
     event: usize,
     dir: &Path,
+    login: &str,
 ) -> Result<String, String> {
     if std::process::id() != 1 {
         return Err("only as PID 1 of a pid namespace of its own".to_owned());
     }
     rustix::process::setsid().map_err(|error| format!("setsid: {error}"))?;
+    if by_systemd(tool) {
+        start_systemd(login, dir)?;
+    }
     let stranger = Command::new("sleep").arg("600").spawn().map_err(|error| error.to_string())?;
     let others = everybody();
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
