@@ -584,7 +584,7 @@ fn m102_a_run_takes_one_lease_and_gives_it_back() {
         let steps = vec![Do::Key, Do::File(open.clone())];
         let mut run = bench.delegator.batch([task(steps)]).start().unwrap();
         until_text(&mut run, "<k1>");
-        assert_eq!(bench.leases(), 1, "{isolation:?}");
+        wait_for("its lease", || (bench.leases() == 1).then_some(()));
         fs::write(&open, "").unwrap();
         drop(run.finish());
         wait_for("the lease to come back", || (bench.leases() == 0).then_some(()));
@@ -612,7 +612,7 @@ fn c43_a_lease_comes_back_from_a_child_that_is_stopped() {
         let steps = vec![Do::Key, Do::Hold, Do::Interrupted];
         let mut run = bench.delegator.batch([task(steps)]).start().unwrap();
         until_text(&mut run, "<held>");
-        assert_eq!(bench.leases(), 1);
+        wait_for("its lease", || (bench.leases() == 1).then_some(()));
         run.control().interrupt();
         drop(run.finish());
         lease_comes_back(&bench, "one that was interrupted");
@@ -629,7 +629,7 @@ fn c43_a_lease_comes_back_from_a_child_that_is_killed() {
         }
     };
     until_text(&mut run, "<k1>");
-    assert_eq!(bench.leases(), 1);
+    wait_for("its lease", || (bench.leases() == 1).then_some(()));
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     let outcome = run.finish().results().next().unwrap();

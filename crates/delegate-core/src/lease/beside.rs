@@ -103,7 +103,15 @@ pub struct Beside {
 
 /// The lock on `status.json`; let go when dropped.
 #[derive(Debug)]
-struct Locked(#[expect(dead_code, reason = "holds the lock")] File);
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that another thread starts just now has a copy of the descriptor until its exec,
+        // and the lock is let go with the last one (man 2 flock).
+        drop(self.0.unlock());
+    }
+}
 
 impl Beside {
     /// Nothing is made before something is kept.

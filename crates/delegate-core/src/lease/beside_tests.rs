@@ -354,3 +354,16 @@ fn one_that_waits_says_that_it_still_looks_and_is_passed_over_when_it_does_not()
     let late = soon.after(LOOKED);
     assert_eq!(one.at_gate(late, |gate| gate.opens(late)), Opens::Now, "they stand still");
 }
+
+/// As a process has it that was forked meanwhile and has not come to its exec.
+#[test]
+fn a_copy_of_the_locks_descriptor_keeps_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let beside = Beside::new(dir.path());
+    let held = beside.lock().unwrap().unwrap();
+    let copy = held.0.try_clone().unwrap();
+    assert!(beside.lock().unwrap().is_none(), "it is held");
+    drop(held);
+    assert!(beside.lock().unwrap().is_some());
+    drop(copy);
+}
