@@ -90,7 +90,9 @@ pub(crate) fn send(
 ) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_CARRIED))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+    // The space alone may have room for one more, by alignment.
+    let fits = fds.len() <= MAX_CARRIED;
+    if !fits || !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::TOOBIG);
     }
     let flags = if wait { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
@@ -240,5 +242,41 @@ mod tests {
         let (a, b) = pair().expect("pair");
         send(a.as_fd(), &[7; 64], &[], false).expect("send");
         assert!(matches!(receive(b.as_fd(), &mut [0; 16], false), Ok(Received::Junk)));
+    }
+    /// More come without any, as where this process has too many, and none of them stays open.
+    #[test]
+    fn rb_09_a_record_brings_all_of_its_descriptors_or_none_and_leaks_none() {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        for count in 0..=300 {
+            let (a, b) = pair().expect("pair");
+            let (read, write) =
+                rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("pipe");
+            let many = vec![write.as_fd(); count];
+            let refused = send(a.as_fd(), b"x", &many, false).is_err();
+            assert_eq!(refused, count > MAX_CARRIED, "{count}");
+            if refused {
+                // What a peer that is not ours can send.
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(300))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+                let text = [IoSlice::new(b"x")];
+                let sent = rustix::net::sendmsg(&a, &text, &mut control, SendFlags::DONTWAIT);
+                // SCM_MAX_FD, man 7 unix.
+                assert_eq!(sent.is_ok(), count <= 253, "{count}: {sent:?}");
+            }
+            drop(write);
+            match receive(b.as_fd(), &mut [0; 16], false) {
+                Ok(Received::Record { bytes, fds }) => {
+                    let whole = fds.len() == count || refused && fds.is_empty();
+                    assert!(bytes == b"x" && whole, "{count}: {}", fds.len());
+                }
+                Err(Errno::AGAIN) if count > 253 => {}
+                other => panic!("{count}: {other:?}"),
+            }
+            // A process that another test starts just now has it until its exec.
+            let mut hung_up = [PollFd::new(&read, PollFlags::empty())];
+            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(poll(&mut hung_up, Some(&patience)), Ok(1), "{count}: it was kept open");
+        }
     }
 }
