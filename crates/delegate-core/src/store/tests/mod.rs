@@ -11,65 +11,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use delegate_protocol::outcome::{ExitReason, Isolation, Tokens};
+use delegate_protocol::outcome::{ExitReason, Tokens};
 use delegate_protocol::{Outcome, RunId, Status};
 
-use super::{NewRun, Store};
+use super::{NewRun, Store, bare};
 
 /// Generous: a deadline, not an expectation.
 const LONG: Duration = Duration::from_secs(60);
 
 fn outcome(task_index: u32, summary: &str) -> Outcome {
     Outcome {
-        task_index,
-        status: Status::Completed,
         summary: Some(summary.into()),
-        error: None,
-        exit_reason: ExitReason::Completed,
-        truncated: false,
         api_calls: 3,
         duration_seconds: 1.25,
-        model: None,
         tokens: Tokens { input: 1, output: 2 },
-        tool_trace: Vec::new(),
-        cost_usd: None,
-        cost_status: "unknown".to_owned(),
-        live_transcript: None,
-        summary_truncated: false,
-        summary_full_path: None,
-        stale_paths: Vec::new(),
-        handed_off_processes: Vec::new(),
-        orphaned_processes: Vec::new(),
-        unread_completions: Vec::new(),
-        worktree: None,
-        schema_valid: None,
-        schema_retries: None,
-        schema_errors: Vec::new(),
-        schema_note: None,
-        failure_reason: None,
-        timeout_seconds: None,
-        timed_out_after_seconds: None,
-        timeout_phase: None,
-        last_event_age: None,
-        diagnostic_path: None,
-        missed_steer: None,
-        subtree: None,
-        approvals: Vec::new(),
-        reasoning_tokens: 0,
-        files_read: Vec::new(),
-        files_written: Vec::new(),
-        output_tail: Vec::new(),
-        cause: None,
-        stderr_tail: None,
-        notes: Vec::new(),
         pid: Some(77),
-        isolation: Isolation::Process,
         launcher: Some("exec".into()),
-        logs: None,
-        answer_is_json: false,
-        result_path: None,
-        result_sha256: None,
-        result_bytes: None,
+        ..bare(task_index, Status::Completed, ExitReason::Completed)
     }
 }
 
