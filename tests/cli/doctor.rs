@@ -34,6 +34,10 @@ fn json_has_every_field_and_agrees_with_the_machine() {
     }
     assert_eq!(found["guards"]["works"], true);
     assert_eq!(found["guards"]["kind"], "self");
+    let linked = if cfg!(target_feature = "crt-static") { "static" } else { "dynamic" };
+    assert_eq!(found["guards"]["linked"], linked);
+    let remarks = found["remarks"].to_string();
+    assert_eq!(remarks.contains("the guards load libraries"), linked == "dynamic", "{remarks}");
     assert_eq!(found["state_dir"]["writable"], true);
     assert!(found["limits"]["open_files"].as_u64().is_some_and(|files| files > 0));
     assert_eq!(found["kernel"]["pidfd"], true);

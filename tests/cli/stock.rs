@@ -8,6 +8,9 @@ use std::sync::OnceLock;
 use crate::rig::{DELEGATE, Rig, Running, Said};
 use crate::support::wait_for;
 
+#[path = "../../crates/ownership/tests/support/small.rs"]
+mod small;
+
 /// The programs that are installed beside each other.
 const PROGRAMS: [&str; 3] = ["delegate", "delegate-child", "ownership-supervisor"];
 
@@ -75,6 +78,39 @@ fn stock_programs_that_stand_beside_it_are_used() {
     }
     rig.file("go", "");
     running.end().expect(0).says("\"over\"").says("0 processes left");
+    rig.wait_for_nobody();
+}
+
+/// The static program of the guards, put beside it as its command says: both are it, `doctor` says so, and they end
+/// what they hold.
+#[test]
+fn static_guards_that_stand_beside_it_are_used_and_said() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if let Err(why) = small::program(root) {
+        return eprintln!("SKIPPED: NO STATIC PROGRAM: {why}");
+    }
+    let rig = installed(&PROGRAMS[..1]);
+    let mut install = Command::new(root.join(".ci/small"));
+    install.args(["--static", "--into"]).arg(rig.path("bin")).env("CARGO_NET_OFFLINE", "true");
+    let told = Said::of(install.output().unwrap());
+    told.expect(0).says(rig.path("bin/ownership-supervisor").to_str().unwrap());
+    let said = Said::of(command(&rig, &["doctor", "--json"]).output().unwrap());
+    let found: serde_json::Value = serde_json::from_str(&said.expect(0).out).unwrap();
+    let guards = &found["guards"];
+    assert_eq!((&guards["kind"], &guards["linked"]), (&"stock".into(), &"static".into()));
+    assert_eq!(guards["works"], true, "{found}");
+    assert!(!found["remarks"].to_string().contains("the guards load libraries"), "{found}");
+    let said = Said::of(command(&rig, &["doctor"]).output().unwrap());
+    said.expect(0).says("bin/ownership-supervisor (static)");
+
+    rig.batch("b.yaml", &[UNTIL_GO]);
+    let running = Running::of(command(&rig, &["run", "b.yaml"]));
+    wait_for("the task to begin", || rig.path("begun").exists().then_some(()));
+    let programs = programs(&rig);
+    let guards = programs.iter().filter(|program| *program == "ownership-supervisor").count();
+    assert_eq!(guards, 2, "{programs:?}");
+    rig.file("go", "");
+    running.end().expect(0).says("0 processes left");
     rig.wait_for_nobody();
 }
 

@@ -16,6 +16,8 @@ mod idle;
 mod owners;
 #[path = "../tests/support/process.rs"]
 mod process;
+#[path = "../tests/support/small.rs"]
+mod small;
 
 use owners::{Kind, Peers, Shape};
 

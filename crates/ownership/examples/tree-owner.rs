@@ -8,6 +8,7 @@
 //! Lines on stdin say what it does: `more` (starts another child, file `more`), or how it ends: `exit`,
 //! `return`, `panic`, `abort`, `segv`, or that it executes another program (`exec`), itself (`again`) or
 //! itself from a second thread (`thread`); the end of stdin is `exit`. It may as well be killed.
+//! Its guards are this program again, or the one that `OWNERSHIP_TEST_GUARDS` names.
 //! `tree-owner again DIR` is what it executes: writes `again`, starts `second`, and goes on as before.
 
 use std::io::BufRead;
@@ -37,7 +38,9 @@ fn main() -> ExitCode {
         return code;
     }
     let args: Vec<_> = std::env::args_os().skip(1).collect();
-    let owner = Owner::new(Program::current().expect("this program"), Vec::new());
+    let guards = std::env::var_os("OWNERSHIP_TEST_GUARDS").map(Program::named);
+    let guards = guards.unwrap_or_else(|| Program::current().expect("this program"));
+    let owner = Owner::new(guards, Vec::new());
     let (dir, child) = match args.as_slice() {
         [again, dir, ..] if again == "again" => {
             let dir = PathBuf::from(dir);

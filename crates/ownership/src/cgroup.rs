@@ -209,9 +209,15 @@ impl Cell {
         }
     }
 
+    /// Asks all of it to stand still, which takes the time that each of its processes needs to get to it, and waits for
+    /// nobody. Whether it may be asked.
+    pub(crate) fn begin_freezing(&self) -> bool {
+        fs::write(self.path.join("cgroup.freeze"), "1").is_ok()
+    }
+
     /// All of it stands still, or will before it runs again. Where it cannot be frozen, nothing happens.
     pub(crate) fn freeze(&self) {
-        if fs::write(self.path.join("cgroup.freeze"), "1").is_err() {
+        if !self.begin_freezing() {
             return;
         }
         let Ok(events) = fs::File::open(self.path.join("cgroup.events")) else { return };

@@ -33,10 +33,20 @@ pub(crate) struct Stat {
 /// `include/linux/sched.h`; the word is field 9 in proc_pid_stat(5), for all to see.
 const EXITING: u64 = 4;
 
+/// The fields up to the start time: a name of 64 bytes, each of which may be written as four, and 20 numbers of at most
+/// 20 digits.
+const STAT_ROOM: usize = 1024;
+
 impl Stat {
-    /// `None` when there is no such process.
+    /// `None` when there is no such process. Every look at a tree reads this for each member, so it is one read: the
+    /// kernel makes the whole text for the first one, and what we need ends long before the room does.
     pub(crate) fn read(pid: Pid) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+        use rustix::fs::{Mode, OFlags, open};
+        let path = format!("/proc/{pid}/stat");
+        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut text = [0; STAT_ROOM];
+        let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut text)).ok()?;
+        Self::parse(text.get(..length)?)
     }
 
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {

@@ -47,16 +47,27 @@ impl Member {
     }
 }
 
-/// The children of one process, each thread's.
-fn children(pid: Pid) -> Vec<Pid> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let lists =
-        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
-    let mut children: Vec<_> = lists.flat_map(|list| numbers(&list)).collect();
+/// The children of one process, each thread's. One that had a single thread when it was looked at is asked for that
+/// one's: whom a thread starts that began since is met by the next look, as with everything that moves. What stands still
+/// was looked at when it did.
+fn children(pid: Pid, threads: u32) -> Vec<Pid> {
+    let mut children = if threads == 1 {
+        let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        list.map_or_else(|_| Vec::new(), |list| numbers(&list))
+    } else {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+        let lists =
+            tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+        lists.flat_map(|list| numbers(&list)).collect::<Vec<_>>()
+    };
     // A long list is mostly of dead ones; the newest are the ones that move.
     children.reverse();
     children
 }
+
+/// It is not known how many threads there are.
+#[cfg(feature = "ledger")]
+const MANY: u32 = 0;
 
 fn numbers(list: &str) -> Vec<Pid> {
     list.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
@@ -82,7 +93,7 @@ impl Source {
     pub(crate) fn children_of(self, parents: &[Pid]) -> Vec<(Pid, Vec<Pid>)> {
         let table = if self == Self::Scan { scan().unwrap_or_default() } else { HashMap::new() };
         let of = |pid: &Pid| match self {
-            Self::Lists => (*pid, children(*pid)),
+            Self::Lists => (*pid, children(*pid, MANY)),
             Self::Scan => (*pid, table.get(pid).cloned().unwrap_or_default()),
         };
         parents.iter().map(of).collect()
@@ -135,11 +146,11 @@ impl Source {
             }
             let Some(stat) = look(&met) else { continue };
             met.insert(pid);
-            let start = stat.start;
+            let (start, threads) = (stat.start, stat.threads);
             let member = Member { pid, stat };
             meet(&member);
             let below = match self {
-                Self::Lists => children(pid),
+                Self::Lists => children(pid, threads),
                 Self::Scan => table.get(&pid).cloned().unwrap_or_default(),
             };
             // Read under a number that may have been handed on meanwhile.

@@ -26,6 +26,7 @@ use crate::sys::Pid;
 use crate::table::{Slot, Table};
 
 mod act;
+mod ahead;
 mod begin;
 mod chronicle;
 mod containment;
@@ -48,6 +49,7 @@ mod voice;
 
 pub(crate) use set_up::{run_keeper, run_supervisor};
 
+use ahead::Ahead;
 use door::Doorway;
 use fosters::Foster;
 pub(crate) use groups::FIRST_MARK;
@@ -335,8 +337,11 @@ impl Loop {
     fn feed(&mut self, event: Event) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
+            let effects = self.machine.step(event, now());
+            let mut ahead = Ahead::of(&effects);
             // What an effect leads to comes before the effects that follow from later events.
-            for effect in self.machine.step(event, now()) {
+            for effect in effects {
+                self.freeze_ahead(&mut ahead, &effect);
                 events.extend(self.act(effect));
             }
         }

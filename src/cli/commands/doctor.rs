@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use delegate_core::launch::limits;
-use delegate_core::launch::program;
+use delegate_core::launch::program::{self, Linkage};
 use ownership::containment::{self, Choice, Limits, Systemd, Tier};
 use ownership::ration::{Limit, Means, Offers};
 use ownership::{ChildEvent, Containment, Machine, Spawn};
@@ -101,6 +101,8 @@ struct Guards {
     program: Option<PathBuf>,
     /// `stock` beside this program, or `self`: this one, executed again.
     kind: Option<&'static str>,
+    /// `static`, or `dynamic`: then each of the two loads libraries.
+    linked: Option<&'static str>,
     /// A program was started, held as it should be, and ended.
     works: bool,
     error: Option<String>,
@@ -245,7 +247,8 @@ fn guards(expected: Option<Tier>, tried: Option<Tried>) -> Guards {
         (Some(expected), Some(tried)) => tried.error.clone().or_else(|| held_by(&tried, expected)),
         _ => Some("not tried: what was asked for cannot be had".to_owned()),
     };
-    Guards { program, kind, works: error.is_none(), error }
+    let linked = program.as_deref().and_then(Linkage::of).map(Linkage::word);
+    Guards { program, kind, linked, works: error.is_none(), error }
 }
 
 /// What is wrong with how it was held. A pid namespace has a cgroup only where there can be one.
@@ -419,6 +422,11 @@ fn remarks(
         findings.state_dir.local == Some(false),
         "the state directory is on a file system of another machine or process: the guards keep no \
          journal there, and SQLite may be slow or unsafe",
+    );
+    remark(
+        findings.guards.linked == Some(Linkage::Dynamic.word()),
+        "the guards load libraries: a static `ownership-supervisor` beside this program takes a third of their memory \
+         (docs/design/small-program.md)",
     );
     remark(
         needs_leaf,

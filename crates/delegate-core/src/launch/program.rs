@@ -15,6 +15,10 @@ use ownership::{Owner, Program};
 
 use super::exec::WorkerProgram;
 
+mod linkage;
+
+pub use linkage::Linkage;
+
 /// How this program answers to the roles.
 #[derive(Debug, Clone)]
 struct SelfRoles {

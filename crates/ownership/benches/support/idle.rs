@@ -63,7 +63,7 @@ fn guards(kind: Kind, running: &Running) -> Vec<Identity> {
             let all = below.into_iter().filter_map(Identity::of);
             all.filter(|who| !running.members.contains(who)).collect()
         }
-        Kind::Small | Kind::Itself => {
+        Kind::Small | Kind::Static | Kind::Itself => {
             everybody().filter(|who| is_guard(*who) && who.has_variable(&running.mark)).collect()
         }
     }

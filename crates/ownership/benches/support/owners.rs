@@ -12,6 +12,7 @@ use ownership::{Owner, Program, Spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::process::{Identity, everybody};
+use super::small;
 
 /// The role of an owner: kind, shape, number of children and supervisor program follow.
 pub(crate) const ROLE: &str = "@bench-owner";
@@ -27,6 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) enum Kind {
     /// The small program of this crate.
     Small,
+    /// The same, static, as `.ci/small` builds it.
+    Static,
     /// This program, executed again.
     Itself,
     C,
@@ -37,6 +40,7 @@ impl Kind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Small => "ours, small program",
+            Self::Static => "ours, small static",
             Self::Itself => "ours, itself again",
             Self::C => "C, bare",
             Self::Dash => "dash, bare",
@@ -73,6 +77,7 @@ impl Shape {
 pub(crate) struct Peers {
     c: Option<PathBuf>,
     dash: Option<PathBuf>,
+    small: Option<PathBuf>,
 }
 
 impl Peers {
@@ -84,18 +89,25 @@ impl Peers {
         let c = compile.status().is_ok_and(|status| status.success()).then_some(program);
         let dash = Command::new("dash").arg("-c").arg(":").status();
         let dash = dash.is_ok_and(|status| status.success()).then(|| sources.join("bare.sh"));
-        for (there, what) in [(c.is_some(), "C compiler (static)"), (dash.is_some(), "dash")] {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let small = small::program(&root).inspect_err(|why| eprintln!("{why}")).ok();
+        for (there, what) in [
+            (c.is_some(), "C compiler (static)"),
+            (dash.is_some(), "dash"),
+            (small.is_some(), "static program of ours"),
+        ] {
             if !there {
-                eprintln!("!! no {what} here: that column is MISSING");
+                eprintln!("!! no {what} here: that row is MISSING");
             }
         }
-        Self { c, dash }
+        Self { c, dash, small }
     }
 
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         let c = self.c.is_some().then_some(Kind::C);
         let dash = self.dash.is_some().then_some(Kind::Dash);
-        c.into_iter().chain(dash).chain([Kind::Small, Kind::Itself]).collect()
+        let small = self.small.is_some().then_some(Kind::Static);
+        c.into_iter().chain(dash).chain(small).chain([Kind::Small, Kind::Itself]).collect()
     }
 
     fn program(&self, kind: Kind) -> &Path {
@@ -103,6 +115,7 @@ impl Peers {
         match kind {
             Kind::C => self.c.as_deref().unwrap_or(own),
             Kind::Dash => self.dash.as_deref().unwrap_or(own),
+            Kind::Static => self.small.as_deref().unwrap_or(own),
             Kind::Small | Kind::Itself => own,
         }
     }
@@ -111,12 +124,12 @@ impl Peers {
 /// Runs as an owner. Reads the numbers of groups, hands them on where that is needed, and says so.
 pub(crate) fn own(arguments: &[String]) -> ExitCode {
     let [kind, shape, count, program] = arguments else { return ExitCode::from(2) };
-    let kinds = [Kind::Small, Kind::Itself, Kind::C, Kind::Dash];
+    let kinds = [Kind::Small, Kind::Static, Kind::Itself, Kind::C, Kind::Dash];
     let kind = kinds.into_iter().find(|one| format!("{one:?}") == *kind).expect("a kind");
     let shape = Shape::ALL.into_iter().find(|one| format!("{one:?}") == *shape).expect("a shape");
     let count = count.parse().expect("a number");
     let mut told: Box<dyn Write> = match kind {
-        Kind::Small => own_ours(Program::named(program), shape, count),
+        Kind::Small | Kind::Static => own_ours(Program::named(program), shape, count),
         Kind::Itself => own_ours(Program::current().expect("this program"), shape, count),
         Kind::C => own_bare(Command::new(program), shape, count),
         Kind::Dash => {

@@ -382,9 +382,14 @@ impl Loop {
 
     /// Freezes a scope's cgroup: who is met in it by the next look is all of it.
     pub(super) fn freeze(&mut self, scope: ScopeId) -> Option<Cell> {
-        let cell = self.cell(scope).filter(|_| !self.off.freeze)?;
+        let cell = self.cell_to_freeze(scope)?;
         cell.freeze();
         Some(cell)
+    }
+
+    /// The cgroup of a scope, where scopes are frozen.
+    pub(super) fn cell_to_freeze(&mut self, scope: ScopeId) -> Option<Cell> {
+        self.cell(scope).filter(|_| !self.off.freeze)
     }
 
     /// KILL to the cgroups of these scopes. What was in them, for the journal.

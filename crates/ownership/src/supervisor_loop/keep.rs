@@ -51,9 +51,14 @@ impl Keeping {
 }
 
 impl Loop {
+    /// There is no rule.
+    pub(super) fn keeps_nobody(&self) -> bool {
+        self.keeping.rules.is_empty()
+    }
+
     /// Lets go what a rule keeps of these scopes, each of which is being ended.
     pub(super) fn spare(&mut self, scopes: &[ScopeId]) {
-        if self.keeping.rules.is_empty() {
+        if self.keeps_nobody() {
             return;
         }
         // Nobody tells when somebody comes to us: of a tree in which nobody has died yet nothing is recorded.

@@ -123,8 +123,10 @@ pub(crate) fn exit_of_other(pidfd: &OwnedFd, patience: &mut usize) -> Option<Exi
     const GET_INFO: libc::c_ulong = 0xc040_ff0b;
     loop {
         let mut info = Info { mask: EXIT, ..Info::default() };
+        // Not `libc::ioctl`: the type of its number differs between C libraries.
         // SAFETY: the structure is as large as the number of the call says.
-        let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), GET_INFO, &raw mut info) };
+        let result =
+            unsafe { libc::syscall(libc::SYS_ioctl, pidfd.as_raw_fd(), GET_INFO, &raw mut info) };
         if result == 0 && info.mask & EXIT != 0 {
             let signal = info.exit & 0x7f;
             let status = match signal {

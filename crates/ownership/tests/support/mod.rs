@@ -4,7 +4,8 @@
 #![allow(clippy::allow_attributes, reason = "an expectation would fail in some of the binaries")]
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ pub(crate) mod matrix;
 pub(crate) mod mayhem;
 pub(crate) mod namespace;
 pub(crate) mod process;
+pub(crate) mod small;
 pub(crate) mod stranger;
 pub(crate) mod tier;
 pub(crate) mod tree;
@@ -27,8 +29,26 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// An owner whose supervisor is the small program of this crate.
 pub(crate) fn owner() -> Owner {
-    Owner::new(Program::named(env!("CARGO_BIN_EXE_ownership-supervisor")), Vec::new())
-        .with_containment(tier::asked())
+    let program = small_program().unwrap_or(Path::new(env!("CARGO_BIN_EXE_ownership-supervisor")));
+    Owner::new(Program::named(program), Vec::new()).with_containment(tier::asked())
+}
+
+/// The static one, in the test program that is about it. Says loudly where there can be none.
+#[expect(clippy::print_stderr, reason = "skips loudly")]
+pub(crate) fn small_program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| {
+        let own = std::env::current_exe().expect("this program");
+        let name = own.file_name().and_then(|name| name.to_str()).expect("a name");
+        if !name.starts_with("small_program") {
+            return None;
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let skip =
+            |why: &String| eprintln!("SKIPPED: NO STATIC PROGRAM, THE ORDINARY ONE RUNS: {why}");
+        small::program(&root).inspect_err(skip).ok()
+    });
+    program.as_deref()
 }
 
 /// A shell that runs `script`.

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::process::{Guards, everybody};
-use super::{Identity, example, mayhem, recorded, tier, wait_for};
+use super::{Identity, example, mayhem, recorded, small_program, tier, wait_for};
 
 /// The members of a tree, after which the files are named that `tree-owner` writes.
 pub(crate) const MEMBERS: [&str; 8] =
@@ -68,6 +68,7 @@ impl TreeOwner {
             .env("OWNERSHIP_TEST_OFF", off)
             .env("OWNERSHIP_TEST_CONTAINMENT", tier::asked().word())
             .env("TREE_DIR", dir.path())
+            .envs(small_program().map(|program| ("OWNERSHIP_TEST_GUARDS", program)))
             .env("RUST_BACKTRACE", "0")
             .spawn()
             .expect("tree-owner");

@@ -23,10 +23,13 @@ pub(super) fn show(to: &mut dyn Write, findings: &Findings) -> io::Result<()> {
         };
         row(&format!("  {tier}"), text)?;
     }
-    let Guards { program, kind, error, .. } = &findings.guards;
+    let Guards { program, kind, linked, error, .. } = &findings.guards;
+    let linked = linked.map_or_else(String::new, |linked| format!(" ({linked})"));
     let program = match (program, kind) {
-        (Some(path), Some("self")) => format!("this program, executed again: {}", path.display()),
-        (Some(path), _) => path.display().to_string(),
+        (Some(path), Some("self")) => {
+            format!("this program, executed again: {}{linked}", path.display())
+        }
+        (Some(path), _) => format!("{}{linked}", path.display()),
         (None, _) => "none".to_owned(),
     };
     row("guards", program)?;
