@@ -280,7 +280,8 @@ mod tests {
         asks.answer(number, left(1));
         assert_eq!(wait(number), Waited::Answered(left(1)));
         assert!(asks.take_call() && !asks.take_call());
-        let (asks, number) = (Arc::new(asks), asked(&asks, &token));
+        let number = asked(&asks, &token);
+        let asks = Arc::new(asks);
         let caller = Arc::clone(&asks);
         let calls = thread::spawn(move || caller.call());
         assert_eq!(asks.wait_or_call(number, &token, Until::Interrupt), Waited::Called);
