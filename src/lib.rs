@@ -60,8 +60,8 @@ pub mod blocking;
 mod workers;
 
 pub use delegate_child::{
-    Agent, AskError, Delegation, Failure, FileError, FileLock, Files, Interrupted, Jobs, LongText,
-    NewJob, Registry, Session,
+    Agent, AskError, Bell, Delegation, Failure, FileError, FileLock, Files, Interrupted, Jobs,
+    LongText, NewJob, Registry, Session,
 };
 pub use delegate_core::background::{self, Announced, Completion, Completions, Dispatched, Notice};
 pub use delegate_core::config;
@@ -73,8 +73,8 @@ pub use delegate_core::monitor::Liveness;
 pub use delegate_core::plan::{self, Isolation, Parent, Plan, StartError, Task};
 pub use delegate_core::report::{LeftRunning, Outcome, Report, TaskFailed};
 pub use delegate_core::run::{
-    Branch, Control, Ended, List, Listener, LiveChild, ManualClock, Run, Sign, SteerError, Stopped,
-    WaitingTask,
+    Branch, Control, Ended, List, Listener, LiveChild, LiveSession, ManualClock, Run, Sign,
+    SteerError, Stopped, WaitingTask,
 };
 pub use delegate_core::session::{
     self, PromptError, SessionControl, SessionEnd, SessionHandle, Turn, TurnOutcome, Why,

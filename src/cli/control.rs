@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use delegate_core::config::duration;
 use delegate_core::control::{self, Ask, Called, ControlError};
-use delegate_core::store::Store;
+use delegate_core::session::{SessionRecord, list};
+use delegate_core::store::{Reader, RunRecord, Store, StoreError};
 use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
@@ -40,6 +41,20 @@ pub(crate) fn id(context: &Context, run: &str, child: Option<&str>) -> Result<St
     Ok(match child.or(inner) {
         Some(child) => format!("{run}/{child}"),
         None => run,
+    })
+}
+
+/// The run that a person means, for verbs that read what is stored. Of a session they are told the run of its worker.
+pub(crate) fn stored_run(
+    context: &Context,
+    store: &Reader,
+    text: &str,
+) -> Result<RunRecord, Fault> {
+    store.find_run(text).map_err(|no_run| match list::find(&context.state_dir, text) {
+        Ok(SessionRecord { run_id: run, .. }) if matches!(no_run, StoreError::NotFound(_)) => {
+            Fault::Control(ControlError::Session { id: text.to_owned(), run })
+        }
+        _ => no_run.into(),
     })
 }
 

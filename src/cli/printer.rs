@@ -4,7 +4,9 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
-use rustix::fs::{self, OFlags, fcntl_getfl, fstat};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{self, FileType, OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 
 /// Pieces that wait for the reader. Each is about one line; a slow reader is felt after this many.
@@ -78,6 +80,34 @@ pub(crate) fn was_closed(stream: impl AsFd) -> bool {
     is_null && fcntl_getfl(&stream).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
+/// Ready when nobody reads this pipe or socket any more; what is neither has no reader to lose. Nothing need be written
+/// for it. A thread waits for that, as long as this command lives.
+pub(crate) async fn reader_gone(stream: impl AsFd + Send + 'static) {
+    let kind = fstat(&stream).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    if matches!(kind, Ok(FileType::Fifo | FileType::Socket)) {
+        let (tell, gone) = oneshot::channel();
+        let wait = move || {
+            // Nothing is asked for: an error of the stream is told always (man 2 poll).
+            let mut watched = [PollFd::new(&stream, PollFlags::empty())];
+            let result = loop {
+                match poll(&mut watched, None) {
+                    Err(Errno::INTR) => {}
+                    result => break result,
+                }
+            };
+            if result.is_ok() {
+                // The command may have ended.
+                _ = tell.send(());
+            }
+        };
+        let thread = std::thread::Builder::new().name("reader-gone".to_owned()).spawn(wait);
+        if thread.is_ok() && gone.await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
 /// A closed pipe is a reader that had enough.
 ///
 /// # Errors
@@ -134,6 +164,24 @@ mod tests {
             let told = printer.finish().await;
             assert_eq!(told.as_ref().map_err(io::Error::kind), Err(io::ErrorKind::BrokenPipe));
             forgive_closed_pipe(told).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reader_that_goes_is_noticed_while_nothing_is_written() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (reader, writer) = io::pipe().unwrap();
+            let mut gone = std::pin::pin!(reader_gone(writer));
+            let mut later = std::pin::pin!(tokio::time::sleep(Duration::from_millis(20)));
+            tokio::select! {
+                () = &mut gone => panic!("it reads"),
+                () = &mut later => drop(reader),
+            }
+            tokio::time::timeout(Duration::from_secs(30), gone).await.expect("it has gone");
+            let file = std::fs::File::open("/dev/null").unwrap();
+            let never = tokio::time::timeout(Duration::from_millis(20), reader_gone(file)).await;
+            assert!(never.is_err(), "nobody reads it, and nobody can leave it");
         });
     }
 

@@ -95,3 +95,84 @@ fn a_person_picks_on_the_terminal() {
     said.says("whom to end?").says("names nobody of the list").says("picked");
     said.says("0 processes left").says("code 0");
 }
+
+/// A cgroup below ours, or why there can be none.
+fn own_cgroup(name: &str) -> Result<std::path::PathBuf, String> {
+    let own = std::fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::")).ok_or("no version 2")?;
+    let dir = ownership::containment::dir_of(std::path::Path::new(own)).ok_or("not mounted")?;
+    let dir = dir.join(name);
+    std::fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
+/// An owner that was number 1 of a pid namespace, with guards and all, and one that was killed with its guards: their empty
+/// cgroups are named and removed; that of a living one, and one with somebody in it, are neither. In a cgroup of their own: guards
+/// of other owners remove what they meet.
+#[test]
+fn empty_cgroups_of_dead_owners_are_named_and_removed_and_no_other() {
+    let first = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    if first != std::path::Path::new("pid:[4026531836]") {
+        eprintln!("SKIPPED: NOT EVERYBODY IS SEEN FROM THIS PID NAMESPACE");
+        return;
+    }
+    let rig = Rig::new();
+    let name = format!("janitor-test-{}", std::process::id());
+    let base = match own_cgroup(&name) {
+        Ok(base) => base,
+        Err(why) => {
+            eprintln!("SKIPPED: NO CGROUP CAN BE MADE HERE: {why}");
+            return;
+        }
+    };
+    rig.batch("b.yaml", &["mktemp up.XXXXXX; exec sleep 600"]);
+    let root = base.display();
+    let script = format!(
+        "echo $$ > {root}/cgroup.procs || exit 9
+         own='{DELEGATE} run b.yaml --containment cgroup --state-dir'
+         up() {{ until test $(ls up.* 2>/dev/null | wc -l) = $1; do sleep 0.02; done; }}
+         $own living > living.told 2>&1 & living=$!; up 1
+         unshare --pid --fork --mount-proc --kill-child $own inside > inside.told 2>&1 & fence=$!; up 2
+         unshare --pid --fork --mount-proc --kill-child $own full > full.told 2>&1 & full=$!; up 3
+         before=$(ls -d {root}/ownership-1.* | sort); test $(echo $before | wc -w) = 2 || echo not two
+         kill -KILL $fence; wait $fence 2> /dev/null
+         until grep -l 'populated 0' {root}/ownership-1.*/cgroup.events > dead; do sleep 0.02; done
+         dead=$(dirname $(cat dead))
+         {DELEGATE} janitor > looked
+         test -d $dead && echo it only looked
+         {DELEGATE} janitor --kill --json > killed.json
+         test -d $dead || echo removed
+         test $(ls -d {root}/ownership-* | wc -l) = 2 && echo others stay
+         {DELEGATE} janitor | grep -c $dead
+         echo $dead > dead
+         kill -KILL $full; kill -TERM $living; wait"
+    );
+    let said = Said::of(rig.program("sh").args(["-c", &script]).output().unwrap());
+    // Whoever was to be ended leaves first.
+    crate::support::wait_for("the cgroup to be empty", || {
+        let rest = std::fs::read_dir(&base).into_iter().flatten().flatten();
+        for left in rest.filter(|entry| entry.path().is_dir()) {
+            for inside in std::fs::read_dir(left.path()).into_iter().flatten().flatten() {
+                drop(std::fs::remove_dir(inside.path()));
+            }
+            drop(std::fs::remove_dir(left.path()));
+        }
+        std::fs::remove_dir(&base).is_ok().then_some(())
+    });
+    if said.code == Some(9) || said.err.contains("unshare failed") {
+        eprintln!("SKIPPED: no process can be moved, or no pid namespace be made here");
+        return;
+    }
+    let words: Vec<_> = said.out.lines().collect();
+    assert_eq!(words, ["it only looked", "removed", "others stay", "0"], "{said:?}");
+    let text = |name| std::fs::read_to_string(rig.path(name)).unwrap();
+    let (dead, looked) = (text("dead").trim().to_owned(), text("looked"));
+    let named = looked.lines().filter(|line| line.contains(&name)).collect::<Vec<_>>();
+    assert_eq!(named.len(), 1, "{looked}");
+    assert!(named[0].contains(&dead) && named[0].contains("--kill removes it"), "{looked}");
+    let killed: Value = serde_json::from_str(&text("killed.json")).unwrap();
+    let removed = killed["cgroups_removed"].as_array().unwrap();
+    assert!(removed.iter().any(|path| *path == *dead), "{killed}");
+    let group = killed["empty_cgroups"].as_array().unwrap().iter().find(|it| it["path"] == *dead);
+    assert!(group.unwrap()["owner_pid_namespace"].is_u64(), "{killed}");
+}

@@ -41,6 +41,7 @@ mod pages;
 mod records;
 mod rig;
 mod sessions;
+mod sessions_apart;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sight;

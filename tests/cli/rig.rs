@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::support::{Identity, wait_for};
+use crate::support::{Identity, Scratch, wait_for};
 
 /// The command under test.
 pub(crate) const DELEGATE: &str = env!("CARGO_BIN_EXE_delegate");
@@ -19,13 +19,13 @@ const MARK: &str = "CLI_TEST_MARK";
 
 /// One home.
 pub(crate) struct Rig {
-    dir: tempfile::TempDir,
+    dir: Scratch,
     mark: String,
 }
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Scratch::new();
         let mark = dir.path().file_name().unwrap().to_str().unwrap().to_owned();
         Self { dir, mark }
     }

@@ -13,7 +13,7 @@ use delegate_runtime::{
 };
 
 use crate::agents::{End, Op, answer, script};
-use crate::support::{BOTH, Rig, as_asked, command, wait_for};
+use crate::support::{BOTH, Rig, Scratch, as_asked, command, wait_for};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ struct Bench {
 }
 
 fn bench(isolation: Isolation, settings: Settings) -> Bench {
-    let state = tempfile::tempdir().unwrap();
+    let state = Scratch::new();
     let clock = ManualClock::default();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)

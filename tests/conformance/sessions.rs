@@ -20,6 +20,8 @@ use crate::support::{BOTH, Identity, Rig, rig, rig_with, wait_for};
 pub struct Talker {
     turns: usize,
     heard: Vec<String>,
+    /// When it is called between two turns it says so in this folder, and leaves when it is told so there.
+    leaves: Option<std::path::PathBuf>,
 }
 
 impl Agent for Talker {
@@ -83,6 +85,20 @@ impl Agent for Talker {
                 }
                 std::thread::sleep(Duration::from_millis(1));
             },
+            "leave" => {
+                let (bell, folder) = (session.bell(), std::path::PathBuf::from(rest));
+                self.leaves = Some(folder.clone());
+                std::thread::spawn(move || {
+                    // No longer than whoever waits for what comes of it.
+                    for _ in 0..60_000 {
+                        if folder.join("ring").exists() {
+                            return bell.ring();
+                        }
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                Ok("will leave".to_owned())
+            }
             "fail" => Err(Failure::new(rest)),
             "panic" => panic!("{rest}"),
             "long" => Ok("x".repeat(rest.parse().unwrap())),
@@ -102,6 +118,16 @@ impl Agent for Talker {
             }
             other => Err(Failure::new(format!("what is {other}?"))),
         }
+    }
+
+    fn between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+        let Some(folder) = &self.leaves else { return Ok(()) };
+        std::fs::write(folder.join("called"), "")?;
+        while !folder.join("leave").exists() {
+            session.checkpoint()?;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(Failure::new("it is of no use any more"))
     }
 }
 

@@ -201,3 +201,51 @@ fn the_end_of_a_session_is_the_end_of_its_worker() {
         assert_eq!(turns[1].status, "interrupted", "{way}: {turns:?}");
     }
 }
+
+/// A worker that leaves between two turns, by its own word, costs no prompt, also not one that was on its way to it: that
+/// goes to the next, which is the first to see it.
+#[test]
+fn a_worker_that_leaves_between_two_turns_costs_no_prompt() {
+    for isolation in BOTH {
+        let rig = rig(isolation);
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        let mut session = opened(&rig, |session| session);
+        let control = session.control();
+        let leave = format!("leave {}", folder.path().display());
+        assert_eq!(answer(&mut session, &leave), "will leave");
+        wait_for("an idle worker", || control.is_idle().then_some(()));
+        std::fs::write(file("ring"), "").unwrap();
+        // It is called, and stands until the next prompt is on its way.
+        wait_for("the call", || file("called").exists().then_some(()));
+        let turn = session.prompt("count").unwrap();
+        wait_for("the prompt to be on its way", || (control.turn() == Some(2)).then_some(()));
+        std::fs::write(file("leave"), "").unwrap();
+        let outcome = turn.finish();
+        assert_eq!((outcome.status, &*outcome.answer), (Status::Completed, "1 turns here"));
+        let runs: Vec<_> =
+            list::turns(rig.state.path(), &list::find(rig.state.path(), "-").unwrap())
+                .unwrap()
+                .iter()
+                .map(|turn| turn.run_id)
+                .collect();
+        assert!(runs[0] != runs[1] && runs.iter().all(Option::is_some), "{isolation:?} {runs:?}");
+        let end = session.close();
+        assert_eq!((end.turns, end.completed, end.restarts), (2, 2, 1), "{isolation:?} {end:?}");
+    }
+}
+
+/// Over threads limits have no effect, and that is said.
+#[test]
+fn limits_of_a_session_in_a_thread_are_warned_of() {
+    for isolation in BOTH {
+        let ration = delegate_runtime::Ration { open_files: Some(512), ..Default::default() };
+        let rig = rig_with(isolation, Settings { ration, ..Settings::default() });
+        let mut session = opened(&rig, |session| session);
+        assert_eq!(answer(&mut session, "say hello"), "hello");
+        let end = session.close();
+        let told = end.warnings.iter().filter(|text| text.contains("max_open_files")).count();
+        assert_eq!(told, usize::from(isolation == Isolation::Thread), "{:?}", end.warnings);
+        assert_eq!(end.limits_met, 0);
+    }
+}

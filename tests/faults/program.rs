@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::step::Step;
-use crate::support::{Identity, LIMIT, helper, wait_for};
+use crate::support::{Identity, LIMIT, Scratch, helper, wait_for};
 
 /// launcher shell → program → helper, a session of its own, a double-forked daemon, one that ignores
 /// TERM and one that is stopped. Each line is `tree NAME PID`.
@@ -53,7 +53,7 @@ pub(crate) struct OwnerProgram {
     process: Child,
     lines: Receiver<Value>,
     seen: Vec<Value>,
-    pub(crate) state: tempfile::TempDir,
+    pub(crate) state: Scratch,
 }
 
 impl OwnerProgram {
@@ -68,7 +68,7 @@ impl OwnerProgram {
         settings: &Value,
         variables: &[(&str, &str)],
     ) -> Self {
-        let state = tempfile::tempdir().unwrap();
+        let state = Scratch::new();
         let mut job = settings.clone();
         job["state"] = json!(state.path());
         job["tasks"] = json!(tasks);

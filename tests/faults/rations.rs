@@ -187,3 +187,33 @@ fn a_limit_that_nothing_holds_is_refused() {
         (built, means) => panic!("{built:?} where it is {means:?}"),
     }
 }
+
+/// A session says what its workers met, whether they were lost by it or coped: a turn by its error, its end by a warning.
+#[test]
+fn a_session_tells_which_limit_its_worker_met() {
+    if !is_held_together(Limit::Memory) {
+        return;
+    }
+    let program = "while read -r line; do case $line in \
+        *cope*) head -c 600M /dev/zero | tail > /dev/null;; \
+        *die*) exec tail /dev/zero;; \
+        esac; echo '{\"answer\":\"fine\"}'; done";
+    for (prompt, word) in [("cope", Status::Completed), ("die", Status::Failed)] {
+        let rig =
+            rationed(LauncherWish::Exec, Ration { memory: Some(96 * MIB), ..Ration::default() });
+        let session = rig.delegator.session(command("talk", ["sh", "-c", program]));
+        let mut session = session.max_restarts(0, Duration::from_secs(60)).start().unwrap();
+        let before = session.prompt("before").unwrap().finish();
+        assert_eq!(before.status, Status::Completed, "{before:?}");
+        let outcome = session.prompt(prompt).unwrap().finish();
+        assert_eq!(outcome.status, word, "{outcome:?}");
+        if word == Status::Failed {
+            let error = outcome.error.as_deref().unwrap_or_default();
+            assert!(error.contains("out of memory (max_memory 96MiB)"), "{error}");
+            assert_eq!(outcome.failure_reason.as_deref(), Some("out_of_memory"));
+        }
+        let end = session.close();
+        let told = end.warnings.iter().any(|text| text.contains("max_memory 96MiB"));
+        assert!(told && end.limits_met == 1, "{end:?}");
+    }
+}

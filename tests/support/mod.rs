@@ -4,7 +4,8 @@
 #![allow(clippy::allow_attributes, reason = "an expectation would fail in the suite that uses all")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use delegate_runtime::config::{LauncherWish, Settings};
@@ -19,7 +20,40 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 /// A delegator with a state directory that goes with it.
 pub struct Rig {
     pub delegator: blocking::Delegator,
-    pub state: tempfile::TempDir,
+    pub state: Scratch,
+}
+
+/// A directory that goes with this, also where somebody who is ending still writes into it: a guard, the ledger. They make no
+/// folder again, so it goes as soon as they have done.
+pub struct Scratch(Option<tempfile::TempDir>);
+
+impl Scratch {
+    pub fn new() -> Self {
+        Self(Some(tempfile::tempdir().unwrap()))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.as_ref().unwrap().path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let Some(dir) = self.0.take().map(tempfile::TempDir::keep) else { return };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match fs::remove_dir_all(&dir) {
+                // Of a failure nothing is said here: a test that fails is heard by itself.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                _ if !dir.exists() => return,
+                _ => {}
+            }
+            if Instant::now() > deadline {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// The switch that has every worker process of a suite started in another way: `exec`, `zygote` or `pool`.
@@ -72,7 +106,7 @@ pub fn launcher_words(isolation: Isolation) -> &'static [&'static str] {
 
 /// A rig with settings.
 pub fn rig_with(isolation: Isolation, settings: Settings) -> Rig {
-    let state = tempfile::tempdir().unwrap();
+    let state = Scratch::new();
     let delegator = blocking::Delegator::builder()
         .isolation(isolation)
         .settings(as_asked(settings))

@@ -103,6 +103,17 @@ pub trait Agent: Send + 'static {
         Err(Failure::new(format!("agent `{}` takes no turns", Self::NAME)))
     }
 
+    /// Something that the agent holds has changed while it waited for a prompt: another thread of it rang
+    /// ([`Session::bell`]). An error ends the worker, which costs no prompt: the next one goes to the worker that takes its
+    /// place.
+    ///
+    /// # Errors
+    /// Any [`Failure`]: it is of no use any more.
+    fn between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+        _ = session;
+        Ok(())
+    }
+
     /// Answers once more, since the answer of [`Agent::run`] does not meet the task's `output_schema`;
     /// `errors` says why ([`crate::schema::told_again`] makes a prompt of it). Asked at most once, and
     /// not when the answer was empty or the child is to stop. `None`: it has no second turn, and the

@@ -28,6 +28,14 @@ impl Until {
     }
 }
 
+/// What a wait came to that may be called away from.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Waited {
+    Answered(Answer),
+    Called,
+    Over,
+}
+
 /// The open questions of one child.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
@@ -41,6 +49,8 @@ struct State {
     last: u64,
     unsent: VecDeque<(u64, Question)>,
     open: BTreeMap<u64, Open>,
+    /// Somebody wants the agent to look, which waits for a prompt.
+    called: bool,
     closed: bool,
 }
 
@@ -85,6 +95,34 @@ impl Asks {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Has whoever waits in [`Asks::wait_or_call`], now or the next time, look.
+    pub(crate) fn call(&self) {
+        self.state().called = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether somebody has called since the last time; it is answered with that.
+    pub(crate) fn take_call(&self) -> bool {
+        std::mem::take(&mut self.state().called)
+    }
+
+    /// As [`Asks::wait`], until somebody calls. The question stays open then.
+    pub(crate) fn wait_or_call(&self, number: u64, token: &Token, until: Until) -> Waited {
+        let goes_on = |state: &mut State| {
+            let is_open = matches!(state.open.get(&number), Some(Open::Waited));
+            is_open && !state.called && !state.closed && !until.is_over(token)
+        };
+        let state = self.changed.wait_while(self.state(), goes_on);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        // What has come is taken: whoever gave it counts on that.
+        if matches!(state.open.get(&number), Some(Open::Waited)) && state.called {
+            state.called = false;
+            return Waited::Called;
+        }
+        drop(state);
+        self.wait(number, token, until).map_or(Waited::Over, Waited::Answered)
     }
 
     /// Has something said that waits for no answer.
@@ -227,6 +265,29 @@ mod tests {
         assert!(within(first) && !within(second));
         token.raise(Reason::Interrupt);
         assert!(within(second));
+    }
+
+    /// An answer that is there comes before a call, and a call before the end of the wait; it is kept until then.
+    #[test]
+    fn a_call_ends_the_wait_once_and_takes_no_answer() {
+        let (asks, token) = (Asks::default(), Token::default());
+        let wait = |number| asks.wait_or_call(number, &token, Until::Interrupt);
+        let number = asked(&asks, &token);
+        asks.call();
+        assert_eq!(wait(number), Waited::Called);
+        assert!(!asks.take_call());
+        asks.call();
+        asks.answer(number, left(1));
+        assert_eq!(wait(number), Waited::Answered(left(1)));
+        assert!(asks.take_call() && !asks.take_call());
+        let number = asked(&asks, &token);
+        let asks = Arc::new(asks);
+        let caller = Arc::clone(&asks);
+        let calls = thread::spawn(move || caller.call());
+        assert_eq!(asks.wait_or_call(number, &token, Until::Interrupt), Waited::Called);
+        calls.join().unwrap();
+        token.raise(Reason::Interrupt);
+        assert_eq!(asks.wait_or_call(number, &token, Until::Interrupt), Waited::Over);
     }
 
     #[test]

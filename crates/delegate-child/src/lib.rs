@@ -108,3 +108,4 @@ pub use owner_source::OwnerSource;
 pub use registry::Registry;
 pub use serve::{Ending, Host, serve, serve_beside};
 pub use session::Session;
+pub use turns::Bell;

@@ -186,6 +186,8 @@ trait Runner: Send {
     fn open(&mut self, params: &Value, session: &mut Session) -> Result<(), Failure>;
 
     fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<Reply, Failure>;
+
+    fn between_turns(&mut self, session: &mut Session) -> Result<(), Failure>;
 }
 
 struct Typed<A>(A);
@@ -205,6 +207,10 @@ impl<A: Agent> Runner for Typed<A> {
 
     fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<Reply, Failure> {
         reply(self.0.turn(prompt, session)?)
+    }
+
+    fn between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+        self.0.between_turns(session)
     }
 
     fn again(&mut self, errors: &[String], session: &mut Session) -> second_turn::Turn {

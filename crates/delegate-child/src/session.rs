@@ -18,7 +18,7 @@ use delegate_protocol::{
 
 use crate::account::{Account, value_bytes};
 use crate::agent::{AskError, Interrupted};
-use crate::asks::Until;
+use crate::asks::{Until, Waited};
 use crate::cancel::{Reason, Token};
 use crate::files::Files;
 use crate::helper;
@@ -106,6 +106,11 @@ impl Desk {
         let number = asks.ask(question, &self.token, until).ok_or(AskError::Interrupted)?;
         self.outbox.poke();
         asks.wait(number, &self.token, until).ok_or(AskError::Interrupted)
+    }
+
+    /// Waits for the answer to this question, or until somebody calls.
+    pub(crate) fn wait_or_call(&self, number: u64, until: Until) -> Waited {
+        self.mail.asks.wait_or_call(number, &self.token, until)
     }
 
     /// Tells the parent something, from any thread.

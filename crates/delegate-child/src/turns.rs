@@ -1,14 +1,39 @@
 //! The turns of a child that takes several prompts, between its agent and its parent: the next prompt, the word
 //! that a turn is over, what was before. `registry` runs them; the parent keeps them.
 
+use std::sync::{Arc, Weak};
+
 use delegate_protocol::turn::TurnEnd;
 use delegate_protocol::{Answer, ChildEvent, Note, PastTurn, Question, TurnAnswer, TurnQuestion};
 
 use crate::account::{Account, LAST_TEXT};
 use crate::agent::AskError;
-use crate::asks::Until;
+use crate::asks::{Until, Waited};
+use crate::mail::Mailbox;
 use crate::session::Session;
 use crate::tail::Tail;
+
+/// Rings for an agent between two turns ([`Session::bell`]). Without effect once the session is over.
+#[derive(Debug, Clone)]
+pub struct Bell(Weak<Mailbox>);
+
+impl Bell {
+    /// Has the agent look.
+    pub fn ring(&self) {
+        if let Some(mail) = self.0.upgrade() {
+            mail.asks.call();
+        }
+    }
+}
+
+/// What comes between two turns.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Prompt(u64, String),
+    NoMore,
+    /// Somebody rang.
+    Called,
+}
 
 /// What was spent before a turn.
 #[derive(Debug, Clone, Copy)]
@@ -47,18 +72,44 @@ impl Session {
         }
     }
 
-    /// Waits for the next prompt; `None` when there is none any more. Everything that was said before it is on its
-    /// way. While it waits, its silence says nothing.
-    pub(crate) fn next_prompt(&self) -> Result<Option<(u64, String)>, AskError> {
+    /// A bell for another thread of the agent: it has [`crate::Agent::between_turns`] called, at once or when the turn
+    /// that runs is over.
+    #[must_use]
+    pub fn bell(&self) -> Bell {
+        Bell(Arc::downgrade(&self.desk.mail))
+    }
+
+    /// Asks for the next prompt. Everything that was said before it is on its way. From now on silence says nothing.
+    /// Before somebody who rang was heard, nothing is asked for.
+    pub(crate) fn ask_for_prompt(&self) -> Result<Option<u64>, AskError> {
         self.put(ChildEvent::Note(Note::Channel { reports: false }));
-        let answer = self.in_order(TurnQuestion::Next, Until::Interrupt)?;
-        if let Answer::Turn(TurnAnswer::Prompt { number, text }) = answer {
-            return Ok(Some((number, text)));
-        }
-        if let Answer::Turn(TurnAnswer::NoMore) = answer {
+        self.desk.outbox.wait_empty(&self.desk.token);
+        if self.was_called() {
             return Ok(None);
         }
-        Err(AskError::of(answer))
+        let question = Question::Turn(TurnQuestion::Next);
+        let asked = self.desk.mail.asks.ask(question, &self.desk.token, Until::Interrupt);
+        let number = asked.ok_or(AskError::Interrupted)?;
+        self.desk.outbox.poke();
+        Ok(Some(number))
+    }
+
+    /// Whether somebody rang and was not heard yet.
+    pub(crate) fn was_called(&self) -> bool {
+        self.desk.mail.asks.take_call()
+    }
+
+    /// Waits for the prompt that was asked for so.
+    pub(crate) fn next_prompt(&self, number: u64) -> Result<Next, AskError> {
+        match self.desk.wait_or_call(number, Until::Interrupt) {
+            Waited::Called => Ok(Next::Called),
+            Waited::Over => Err(AskError::Interrupted),
+            Waited::Answered(Answer::Turn(TurnAnswer::Prompt { number, text })) => {
+                Ok(Next::Prompt(number, text))
+            }
+            Waited::Answered(Answer::Turn(TurnAnswer::NoMore)) => Ok(Next::NoMore),
+            Waited::Answered(other) => Err(AskError::of(other)),
+        }
     }
 
     /// Says how a turn ended, behind everything that was said in it; comes back when that is stored. An agent that

@@ -22,7 +22,7 @@ use crate::monitor::Facts;
 pub mod budget;
 mod complete;
 pub mod cost;
-mod limits;
+pub(crate) mod limits;
 pub mod spent;
 mod verdict;
 

@@ -21,6 +21,10 @@ pub const HISTORY_TURNS: usize = 256;
 /// The classified cause ([`crate::Finish::failure_reason`]) of a worker whose agent takes no prompts.
 pub const NO_TURNS: &str = "takes_no_turns";
 
+/// That of a worker that has left between two turns by its own word: a prompt that was on its way to it was not begun.
+/// Only its child says so, never an agent in a turn, whose failures are those of the turn.
+pub const BETWEEN_TURNS: &str = "between_turns";
+
 /// Asked by a child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

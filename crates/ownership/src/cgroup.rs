@@ -316,6 +316,26 @@ pub(crate) struct Grave {
     pub(crate) namespace: u64,
 }
 
+/// Places inside of `base` in which nobody is, of owners that do not live, as far as that can be told from here, and whose
+/// guards hold none of them. Holds nothing itself.
+#[cfg(feature = "ledger")]
+pub(crate) fn empty(base: &Path) -> Vec<(PathBuf, Grave)> {
+    let empty = stale(base).into_iter().filter(|left| !left.cell.is_populated());
+    let named = empty.filter_map(|left| {
+        let (grave, _) = place_in(left.cell.dir().to_str()?)?;
+        Some((left.cell.dir().to_owned(), grave))
+    });
+    named.collect()
+}
+
+/// Removes such a place, unless somebody is in it or holds it by now. Whether it is gone.
+#[cfg(feature = "ledger")]
+pub(crate) fn remove_empty(dir: &Path) -> bool {
+    let cell = Cell::at(dir.to_owned());
+    let Some(_lock) = lock_alone(dir) else { return !cell.exists() };
+    !cell.is_populated() && cell.remove()
+}
+
 /// The innermost place of an owner in the path of a cgroup, and the paths of those around it.
 #[cfg(feature = "ledger")]
 pub(crate) fn place_in(path: &str) -> Option<(Grave, Vec<String>)> {

@@ -6,6 +6,7 @@
 
 mod end;
 mod grade;
+mod groups;
 mod look;
 mod routine;
 
@@ -125,6 +126,33 @@ pub struct SparedOne {
     pub why: Spared,
 }
 
+/// A cgroup that guards made for an owner that is dead, in which nobody is and which nobody holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EmptyGroup {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// The number of its owner.
+    pub owner_pid: u32,
+    /// When that began, in clock ticks since the boot.
+    pub owner_start: u64,
+    /// The pid namespace in which it had that number, where that is another one; nobody is in it any more.
+    pub owner_namespace: Option<u64>,
+}
+
+impl EmptyGroup {
+    /// Why it is one, in one line.
+    #[must_use]
+    pub fn because(&self) -> String {
+        match self.owner_namespace {
+            None => "nobody is in it, no guard holds it, and nobody has the number and the start time of its owner".to_owned(),
+            Some(namespace) => format!(
+                "nobody is in it, no guard holds it, and nobody is in the pid namespace of its owner ({namespace})"
+            ),
+        }
+    }
+}
+
 /// What [`Janitor::look`] found.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -143,6 +171,8 @@ pub struct Finding {
     pub whole: bool,
     /// Processes of this user whose environment cannot be read.
     pub unreadable: usize,
+    /// Empty cgroups of dead owners where guards of this program would make theirs.
+    pub groups: Vec<EmptyGroup>,
 }
 
 /// Looks for what is left over, and ends it when told so.
@@ -189,6 +219,13 @@ impl Janitor {
     pub fn end_proved(&self, finding: &Finding, grace: Duration) -> Cleaned {
         let proved = finding.found.iter().filter(|found| found.grade == Grade::Proved);
         end::end(self, &proved.collect::<Vec<_>>(), Some(Grade::Proved), grace)
+    }
+
+    /// Removes the empty cgroups of this finding, but for those in which somebody is by now, or which somebody holds. Gives
+    /// those that are gone.
+    #[must_use]
+    pub fn remove_groups<'a>(&self, finding: &'a Finding) -> Vec<&'a EmptyGroup> {
+        finding.groups.iter().filter(|group| groups::remove(group)).collect()
     }
 
     /// Ends exactly these, on a person's word: each is looked at again, none that is to be spared is signalled, and

@@ -56,7 +56,8 @@ struct Appended {
 }
 
 impl Journal {
-    /// Opens the journal of `owner` under `dir/journal` (made 0700), for both guards the same file (0600).
+    /// Opens the journal of `owner` under `dir/journal` (made 0700), for both guards the same file (0600). `dir` must be there:
+    /// a guard that comes late does not begin again what its owner's people have deleted.
     ///
     /// # Errors
     /// When it cannot be made, opened or written, and on a file system that may keep its writer waiting: one of
@@ -67,7 +68,10 @@ impl Journal {
 
     fn open_with(dir: &Path, owner: &Identity, limit: u64) -> io::Result<Self> {
         let folder = dir.join(FOLDER);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let opened = fs::File::open(&folder)?;
         if is_served_elsewhere(opened.as_fd())? {
             return Err(io::ErrorKind::Unsupported.into());

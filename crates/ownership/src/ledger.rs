@@ -104,7 +104,7 @@ impl Ledger {
         ledger
     }
 
-    /// As [`Ledger::open`], and waits for nothing: the first intent waits for the file too.
+    /// As [`Ledger::open`], and waits for nothing but its folder: the first intent waits for the file too.
     #[must_use]
     pub fn begin(path: impl Into<PathBuf>) -> Self {
         let (path, owner) = (path.into(), Identity::own());

@@ -303,6 +303,29 @@ fn a_file_that_is_taken_away_is_begun_again_with_all_that_lives() {
     assert_eq!(purposes, ["a", "b"]);
 }
 
+/// A folder that was deleted stays so, whoever still has something to write; made again, it gets all that lives.
+#[test]
+fn a_folder_that_is_taken_away_is_not_made_again() {
+    let (_dir, file) = scratch();
+    let folder = file.parent().expect("a folder");
+    let ledger = Ledger::begin(&file);
+    assert!(folder.is_dir(), "at once: nobody who deletes it is too early");
+    assert!(ledger.intent(intent("a")).wait(PATIENCE));
+    fs::remove_dir_all(folder).expect("remove");
+    let _late = ledger.intent(intent("b")).wait(PATIENCE);
+    wait_for("it is said", || {
+        assert!(!folder.exists());
+        ledger.trouble().filter(|why| why.contains("it was deleted"))
+    });
+    fs::create_dir(folder).expect("make");
+    written(&ledger);
+    assert_eq!(ledger.living().expect("read").len(), 2);
+    fs::remove_dir_all(folder).expect("remove");
+    drop(ledger.intent(intent("c")));
+    drop(ledger);
+    assert!(!folder.exists());
+}
+
 #[test]
 fn a_place_that_takes_nothing_holds_nobody_up_and_gets_the_rows_later() {
     let dir = tempfile::tempdir().expect("dir");

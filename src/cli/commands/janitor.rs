@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use delegate_core::config::{self, Diagnostic};
-use ownership::janitor::{Cleaned, Fate, Finding, Found, Grade, Janitor};
+use ownership::janitor::{Cleaned, EmptyGroup, Fate, Finding, Found, Grade, Janitor};
 use serde_json::{Value, json};
 
 use crate::cli::exit::Exit;
@@ -73,13 +73,15 @@ pub(crate) fn run(args: &JanitorArgs, context: &Context) -> Result<Exit, Fault> 
     let janitor = janitor.with_jobs(context.state_dir.join(JOBS));
     let finding = janitor.look();
     let mut cleaned = Cleaned::default();
+    let mut removed = Vec::new();
     if args.kill {
         cleaned = janitor.end_proved(&finding, args.grace);
+        removed = janitor.remove_groups(&finding);
     }
     let rest = if args.kill { janitor.look() } else { finding.clone() };
     if args.json {
         let exit = exit(&rest, &cleaned);
-        let value = report(&finding, args.kill.then_some(&cleaned));
+        let value = report(&finding, args.kill.then_some((&cleaned, &removed[..])));
         write_out(|to| json::line(to, &value))?;
         return Ok(exit);
     }
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &JanitorArgs, context: &Context) -> Result<Exit, Fault> 
         if args.all {
             spared(to, &finding)?;
         }
-        Ok(())
+        groups(to, &finding, args.kill.then_some(&removed[..]))
     })?;
     if args.kill {
         write_out(|to| told(to, &cleaned, context.out))?;
@@ -243,7 +245,38 @@ fn picks(line: &str, of: usize) -> Option<Vec<usize>> {
     Some(picks)
 }
 
-fn report(finding: &Finding, cleaned: Option<&Cleaned>) -> Value {
+/// Empty cgroups: what is to be done about them, or was.
+fn groups(
+    to: &mut dyn Write,
+    finding: &Finding,
+    removed: Option<&[&EmptyGroup]>,
+) -> io::Result<()> {
+    for group in &finding.groups {
+        let word = match removed {
+            None => "empty cgroup (--kill removes it)",
+            Some(removed) if removed.contains(&group) => "empty cgroup, removed",
+            Some(_) => "empty cgroup, not removed: somebody holds it by now",
+        };
+        let dir = group.dir.display().to_string();
+        let owner = group.owner_pid;
+        writeln!(to, "{word}: {} of owner {owner}: {}", escape(&dir), group.because())?;
+    }
+    Ok(())
+}
+
+fn group_value(group: &EmptyGroup) -> Value {
+    json!({
+        "path": group.dir,
+        "owner_pid": group.owner_pid,
+        "owner_start_ticks": group.owner_start,
+        "owner_pid_namespace": group.owner_namespace,
+        "evidence": group.because(),
+    })
+}
+
+fn report(finding: &Finding, done: Option<(&Cleaned, &[&EmptyGroup])>) -> Value {
+    let cleaned = done.map(|(cleaned, _)| cleaned);
+    let removed = done.map(|(_, removed)| removed.iter().map(|one| &one.dir).collect::<Vec<_>>());
     let found = finding.found.iter().map(|one| {
         json!({
             "grade": one.grade.word(),
@@ -277,7 +310,9 @@ fn report(finding: &Finding, cleaned: Option<&Cleaned>) -> Value {
         "ledger_rows_unreadable": finding.unreadable_rows,
         "all_users_shown": finding.whole,
         "unreadable_environments": finding.unreadable,
+        "empty_cgroups": finding.groups.iter().map(group_value).collect::<Vec<_>>(),
         "ended": ended,
+        "cgroups_removed": removed,
         "not_written": cleaned.and_then(|cleaned| cleaned.unwritten.clone()),
     })
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use delegate_core::store::{Log, Reader, RunRecord, Store, StoreError};
 
 use crate::cli::args::LogsArgs;
+use crate::cli::control;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::printer::forgive_closed_pipe;
@@ -29,7 +30,7 @@ const CHUNK: u64 = 64 * 1024;
 /// No such run or child, or an output that cannot be written.
 pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<Exit, Fault> {
     let store = Store::open_existing(&context.state_dir);
-    let run = store.find_run(&args.run)?;
+    let run = control::stored_run(context, &store, &args.run)?;
     let children = children(args, &run, &store)?;
     let folder = |child| store.child_dir(run.id, child);
     let kinds = kinds(args);

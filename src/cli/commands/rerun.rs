@@ -9,6 +9,7 @@ use crate::cli::Context;
 use crate::cli::args::AgainArgs;
 use crate::cli::commands::detach::{self, Given};
 use crate::cli::commands::{completion, run};
+use crate::cli::control;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &RerunArgs, context: &Context) -> Result<Exit, Fault> {
 /// As [`run()`].
 pub(crate) fn in_front(args: &RerunArgs, context: &Context, given: Given) -> Result<Exit, Fault> {
     let store = Store::open_existing(&context.state_dir);
-    let record = store.find_run(&args.run)?;
+    let record = control::stored_run(context, &store, &args.run)?;
     let note = store.kept(record.clone())?.and_then(|kept| kept.facts.note);
     let opened = run::open(&args.again.as_run(note.as_deref())?, context)?;
     let which = match (args.failed, args.tasks.as_slice()) {

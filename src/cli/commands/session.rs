@@ -1,31 +1,34 @@
 //! `delegate session`: one worker that answers several prompts, from a terminal, a script or its options. Progress goes
 //! to stderr, answers to stdout. [`super::sessions`] shows what is stored of it.
 
-use std::io::{self, BufRead};
+mod input;
+mod show;
+
+use std::io;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
 use delegate_core::config::{Diagnostic, duration};
 use delegate_core::plan::Task;
-use delegate_core::session::{
-    PromptError, SessionControl, SessionEnd, SessionHandle, TurnOutcome, Why, list,
-};
-use delegate_protocol::{Event, Status, Value};
-use serde::Serialize;
+use delegate_core::session::{PromptError, SessionControl, SessionEnd, SessionHandle, Why};
+use delegate_protocol::{Status, Value};
 use tokio::sync::mpsc;
 
 use crate::cli::args::{IsolationArg, OutputArgs, RunArgs, parse_params, parse_setting};
 use crate::cli::commands::run;
 use crate::cli::exit::{Ending, Exit};
 use crate::cli::fault::Fault;
-use crate::cli::printer::Printer;
-use crate::cli::render::Style;
+use crate::cli::printer::{forgive_closed_pipe, reader_gone};
 use crate::cli::render::json;
-use crate::cli::render::text::{escape, escape_lines, from_seconds, took};
+use crate::cli::render::text::escape;
 use crate::cli::signals::{Heard, Signals};
 use crate::cli::stage::{Stage, command_loop, no_thread};
 use crate::cli::{Context, warn};
+
+use show::Show;
+pub(crate) use show::Whole;
 
 /// `schema` of the first line, and of the one object.
 pub(crate) const SCHEMA: &str = "delegate.session/1";
@@ -109,31 +112,32 @@ pub(crate) fn run(args: &SessionArgs, context: &Context) -> Result<Exit, Fault> 
     }
     command_loop()?.block_on(async {
         let Stage { mut signals, out, err } = Stage::open()?;
-        let prompts = prompts(args.prompts.clone()).map_err(no_thread)?;
+        let prompts = input::prompts(args.prompts.clone()).map_err(no_thread)?;
         let session = new.start().await?; // the last step that may fail
         let show = Show { output: args.output, style: context.err, out, err };
         show.begin(&session, context).await;
-        let id = session.id();
-        let Talked { end, all_completed, by_signal } =
+        let control = session.control();
+        let Talked { end, all_completed, by_signal, no_prompts, shown } =
             talk(session, prompts, !args.prompts.is_empty(), &mut signals, &show).await;
         end.warnings.iter().for_each(|warning| warn(warning));
+        let record = control.record();
+        let turns = record.iter().flat_map(|(_, turns)| turns);
+        show.refused(turns.filter(|turn| turn.number > shown)).await;
         show.end(&end).await;
-        if args.output.json {
-            let record = list::find(&context.state_dir, &id.to_string())?;
-            let turns = list::turns(&context.state_dir, &record)?;
-            let whole = Whole { schema: SCHEMA, session: record, turns };
+        if let Some((session, turns)) = record.filter(|_| args.output.json) {
+            let whole = Whole { schema: SCHEMA, session, turns, not_asked: no_prompts };
             show.out.ready().await;
             show.out.print(move |to| json::line(to, &whole));
         }
         let Show { out, err, .. } = show;
         drop(err.finish().await);
-        crate::cli::printer::forgive_closed_pipe(out.finish().await).map_err(Fault::Output)?;
+        forgive_closed_pipe(out.finish().await).map_err(Fault::Output)?;
         let gave_up = matches!(end.why, Why::GaveUp | Why::TakesNoTurns);
         let ending = Ending {
             by_signal,
             verified: end.verified_empty,
             durable: end.durable,
-            all_completed: all_completed && !gave_up,
+            all_completed: all_completed && !gave_up && end.limits_met == 0,
         };
         Ok(ending.exit())
     })
@@ -176,57 +180,22 @@ fn as_run(args: &SessionArgs) -> RunArgs {
     }
 }
 
-/// Those of the options; without any each line of standard input that is not blank, read by a thread. What cannot be a
-/// prompt comes as the reason why.
-fn prompts(given: Vec<String>) -> io::Result<mpsc::Receiver<Result<String, String>>> {
-    let (send, prompts) = mpsc::channel(1);
-    let feed = move || {
-        let all: Box<dyn Iterator<Item = Result<String, String>>> = if given.is_empty() {
-            let blank =
-                |line: &Result<String, String>| line.as_ref().is_ok_and(|it| it.trim().is_empty());
-            Box::new(lines(io::stdin().lock()).filter(move |line| !blank(line)))
-        } else {
-            Box::new(given.into_iter().map(Ok))
-        };
-        for prompt in all {
-            if send.blocking_send(prompt).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("prompts".to_owned()).spawn(feed)?;
-    Ok(prompts)
-}
-
-/// Its lines, each by itself: one that is no text costs no other one.
-fn lines(mut from: impl BufRead) -> impl Iterator<Item = Result<String, String>> {
-    let (mut number, mut over) = (0_u64, false);
-    std::iter::from_fn(move || {
-        if over {
-            return None;
-        }
-        let mut line = Vec::new();
-        number += 1;
-        match from.read_until(b'\n', &mut line) {
-            Ok(0) => None,
-            Ok(_) => {
-                let text = String::from_utf8(line);
-                let no_text =
-                    |_| format!("line {number} of standard input is not UTF-8; it was not asked");
-                Some(text.map_err(no_text))
-            }
-            Err(error) => {
-                over = true;
-                Some(Err(format!("standard input cannot be read any further: {error}")))
-            }
-        }
-    })
-}
-
 struct Talked {
     end: SessionEnd,
     all_completed: bool,
     by_signal: Option<Exit>,
+    /// What could be no prompt, and why.
+    no_prompts: Vec<String>,
+    /// The number of the last turn whose end was shown.
+    shown: u64,
+}
+
+/// Why no more is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    /// Whoever read the answers has gone.
+    ReaderGone,
+    Signal(Exit),
 }
 
 /// Asks until there is nothing more to ask, somebody wants to leave, or the session is over by itself.
@@ -237,21 +206,28 @@ async fn talk(
     signals: &mut Signals,
     show: &Show,
 ) -> Talked {
-    let (mut all_completed, mut by_signal, mut not_asked) = (true, None, 0);
+    let (mut all_completed, mut leaving, mut shown) = (true, None, 0);
+    let mut no_prompts = Vec::new();
     let control = session.control();
-    while by_signal.is_none() {
+    let mut reader_gone = pin!(reader_gone(io::stdout()));
+    // Of the prompt that the session was over for.
+    let mut not_asked = 0_usize;
+    while leaving.is_none() {
         let prompt = tokio::select! {
             prompt = prompts.recv() => match prompt {
                 Some(Ok(prompt)) => prompt,
                 Some(Err(why)) => {
-                    all_completed = false;
-                    show.tell(format!("error: {why}")).await;
+                    show.no_prompt(why, &mut no_prompts).await;
                     continue;
                 }
                 None => break,
             },
             heard = signals.next() => {
-                by_signal = leave(heard);
+                leaving = leave(heard).map(Leaving::Signal);
+                continue;
+            }
+            () = &mut reader_gone => {
+                leaving = Some(Leaving::ReaderGone);
                 continue;
             }
             () = control.over() => break,
@@ -263,8 +239,7 @@ async fn talk(
                 break;
             }
             Err(error) => {
-                all_completed = false;
-                show.tell(format!("error: {error}")).await;
+                show.no_prompt(error.to_string(), &mut no_prompts).await;
                 continue;
             }
         };
@@ -280,50 +255,67 @@ async fn talk(
                         stopped = true;
                         turn.stop();
                     } else if let Some(exit) = leave(heard) {
-                        end_at_once(&control, by_signal.is_some());
-                        by_signal = by_signal.or(Some(exit));
+                        end_at_once(&control, leaving.is_some());
+                        leaving = leaving.or(Some(Leaving::Signal(exit)));
                     }
+                }
+                () = &mut reader_gone, if leaving.is_none() => {
+                    leaving = Some(Leaving::ReaderGone);
+                    control.stop();
                 }
             }
         }
         let outcome = turn.finish().await;
         all_completed &= outcome.status == Status::Completed;
+        shown = outcome.turn;
         show.turn(outcome).await;
     }
-    let end =
-        async { if by_signal.is_some() { session.stop().await } else { session.close().await } };
-    tokio::pin!(end);
+    if leaving.is_some() {
+        control.stop();
+    }
+    let by_signal = match leaving {
+        Some(Leaving::Signal(exit)) => Some(exit),
+        Some(Leaving::ReaderGone) | None => None,
+    };
+    if leaving == Some(Leaving::ReaderGone) || control.is_over() || not_asked > 0 {
+        not_asked += refuse_rest(&mut session, &mut prompts, of_options).await;
+    }
+    let mut end = pin!(session.close());
     let end = loop {
         tokio::select! {
             end = &mut end => break end,
             heard = signals.next() => if leave(heard).is_some() { end_at_once(&control, true) },
         }
     };
-    if by_signal.is_none() {
-        not_asked += rest(&mut prompts, of_options).await;
-        if not_asked > 0 {
-            all_completed = false;
-            let prompts = if not_asked == 1 { "prompt was" } else { "prompts were" };
-            let reason = escape(&end.reason);
-            show.tell(format!("error: {not_asked} {prompts} not asked: {reason}")).await;
-        }
+    if not_asked > 0 {
+        let prompts = if not_asked == 1 { "prompt was" } else { "prompts were" };
+        let reason = match leaving {
+            Some(Leaving::ReaderGone) => "whoever read the answers has gone".into(),
+            Some(Leaving::Signal(_)) | None => escape(&end.reason),
+        };
+        show.tell(format!("error: {not_asked} {prompts} not asked: {reason}")).await;
     }
-    Talked { end, all_completed, by_signal }
+    all_completed &= not_asked == 0 && no_prompts.is_empty();
+    Talked { end, all_completed, by_signal, no_prompts, shown }
 }
 
-/// Prompts that nobody will ask. Those of options all come; a line of standard input only if it was read already.
-async fn rest(prompts: &mut mpsc::Receiver<Result<String, String>>, of_options: bool) -> usize {
-    let mut rest = 0;
-    if of_options {
-        while prompts.recv().await.is_some() {
-            rest += 1;
-        }
-    } else {
-        while prompts.try_recv().is_ok() {
-            rest += 1;
+/// Has what nobody will ask put on record; says how many there were. The session is over, or ends.
+async fn refuse_rest(
+    session: &mut SessionHandle,
+    prompts: &mut mpsc::Receiver<Result<String, String>>,
+    of_options: bool,
+) -> usize {
+    let mut refused = 0;
+    while let Some(prompt) = input::rest(prompts, of_options).await {
+        refused += 1;
+        // One that is taken all the same is refused by whoever ends the session.
+        if let Ok(prompt) = prompt
+            && let Ok(turn) = session.prompt(prompt)
+        {
+            drop(turn.finish().await);
         }
     }
-    rest
+    refused
 }
 
 /// Asked once it is interrupted, asked again it is killed.
@@ -338,102 +330,5 @@ const fn leave(heard: Heard) -> Option<Exit> {
         Heard::Terminate => Some(Exit::Terminated),
         Heard::HangUp => Some(Exit::HungUp),
         Heard::Suspend => None,
-    }
-}
-
-/// The one object of `--json`, and of `delegate sessions ID --json`.
-#[derive(Serialize)]
-pub(crate) struct Whole {
-    pub(crate) schema: &'static str,
-    #[serde(flatten)]
-    pub(crate) session: list::SessionRecord,
-    pub(crate) turns: Vec<list::TurnRecord>,
-}
-
-/// A line of `--jsonl` that is no event.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Line {
-    Outcome(Box<TurnOutcome>),
-    End(SessionEnd),
-}
-
-/// What is printed, and where.
-struct Show {
-    output: OutputArgs,
-    style: Style,
-    out: Printer,
-    err: Printer,
-}
-
-impl Show {
-    async fn begin(&self, session: &SessionHandle, context: &Context) {
-        let id = session.id();
-        if self.output.jsonl {
-            let head = serde_json::json!({ "schema": SCHEMA, "session_id": id.to_string() });
-            return self.line(head).await;
-        }
-        if !self.output.quiet {
-            let all = list::sessions(&context.state_dir).unwrap_or_default();
-            self.tell(format!("session {}", list::short_id(&all, id))).await;
-        }
-    }
-
-    async fn event(&self, event: Event) {
-        if self.output.jsonl {
-            self.line(event).await;
-        }
-    }
-
-    async fn turn(&self, outcome: TurnOutcome) {
-        if self.output.jsonl {
-            return self.line(Line::Outcome(Box::new(outcome))).await;
-        }
-        if !self.output.quiet || outcome.status != Status::Completed {
-            let (sign, word) = (self.style.ended(outcome.status), outcome.status.word());
-            let time = took(from_seconds(outcome.duration_seconds));
-            let error = outcome.error.as_deref().unwrap_or_default();
-            let said =
-                if error.is_empty() { String::new() } else { format!(": {}", escape(error)) };
-            self.tell(format!("{sign} turn {} {word} in {time}{said}", outcome.turn)).await;
-        }
-        if !self.output.json && !outcome.answer.is_empty() {
-            self.out.ready().await;
-            self.out.line(escape_lines(&outcome.answer).into_owned());
-        }
-    }
-
-    async fn end(&self, end: &SessionEnd) {
-        if self.output.jsonl {
-            return self.line(Line::End(end.clone())).await;
-        }
-        let SessionEnd { why, turns, completed, restarts, verified_empty, .. } = end;
-        let left = if *verified_empty {
-            "0 processes left"
-        } else {
-            "not verified: processes may be left"
-        };
-        let restarts = match restarts {
-            0 => String::new(),
-            1 => format!("{}1 worker replaced", self.style.dot()),
-            more => format!("{}{more} workers replaced", self.style.dot()),
-        };
-        let plural = if *turns == 1 { "turn" } else { "turns" };
-        let dot = self.style.dot();
-        let word = why.word().replace('_', " ");
-        self.tell(format!(
-            "{turns} {plural}, {completed} completed{restarts}{dot}{word}{dot}{left}"
-        ))
-        .await;
-    }
-
-    async fn line(&self, value: impl Serialize + Send + 'static) {
-        self.out.ready().await;
-        self.out.print(move |to| json::line(to, &value));
-    }
-
-    async fn tell(&self, line: String) {
-        self.err.ready().await;
-        self.err.line(line);
     }
 }

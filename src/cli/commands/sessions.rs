@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use delegate_core::session::{SessionRecord, TurnRecord, list};
+use delegate_core::session::list::{self, Seen};
+use delegate_core::session::{SessionRecord, TurnRecord};
 use serde_json::json;
 
 use crate::cli::commands::completion;
@@ -13,7 +14,7 @@ use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::json as write;
 use crate::cli::render::text::{escape, from_seconds, label, took};
-use crate::cli::{Context, write_out};
+use crate::cli::{Context, warn, write_out};
 
 /// Characters of a prompt, an answer or a goal in one line.
 const SHOWN: usize = 40;
@@ -47,27 +48,31 @@ pub(crate) fn run(args: &SessionsArgs, context: &Context) -> Result<Exit, Fault>
         let turns = list::turns(dir, &session)?;
         write_out(|to| {
             if args.json {
-                return write::line(to, &Whole { schema: SCHEMA, session, turns });
+                let (schema, not_asked) = (SCHEMA, Vec::new());
+                return write::line(to, &Whole { schema, session, turns, not_asked });
             }
             turns.iter().try_for_each(|turn| writeln!(to, "{}", of_turn(turn)))
         })?;
         return Ok(Exit::Done);
     }
-    let all = list::sessions(dir)?;
+    let Seen { sessions: all, damaged } = list::look(dir)?;
     let shown = &all[..all.len().min(args.limit)];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let list = json!({ "schema": "delegate.sessions/1", "sessions": shown, "damaged": damaged });
+    damaged.iter().for_each(|one| warn(&one.to_string()));
     write_out(|to| {
         if args.json {
-            return write::line(to, &json!({ "schema": "delegate.sessions/1", "sessions": shown }));
+            return write::line(to, &list);
         }
-        if shown.is_empty() {
+        if shown.is_empty() && damaged.is_empty() {
             return writeln!(to, "no sessions yet");
         }
         shown.iter().try_for_each(|session| {
             writeln!(to, "{}", of_session(session, &list::short_id(&all, session.id), now))
         })
     })?;
-    Ok(Exit::Done)
+    // Not all is shown.
+    Ok(if damaged.is_empty() { Exit::Done } else { Exit::BrokenPromise })
 }
 
 fn of_session(session: &SessionRecord, id: &str, now: f64) -> String {
@@ -78,8 +83,12 @@ fn of_session(session: &SessionRecord, id: &str, now: f64) -> String {
         0 => String::new(),
         restarts => format!(", {restarts} replaced"),
     };
+    let refused = match session.refused {
+        0 => String::new(),
+        refused => format!(", {refused} not asked"),
+    };
     format!(
-        "{id}  {}  {age} ago  {}  {}  {} {plural} ({} completed{replaced}{})",
+        "{id}  {}  {age} ago  {}  {}  {} {plural} ({} completed{refused}{replaced}{})",
         session.status,
         escape(&session.agent),
         label(&session.goal, SHOWN),
@@ -91,9 +100,11 @@ fn of_session(session: &SessionRecord, id: &str, now: f64) -> String {
 
 fn of_turn(turn: &TurnRecord) -> String {
     let outcome = turn.outcome.as_ref();
-    let time = outcome.map_or_else(String::new, |outcome| {
+    let never = outcome.is_some_and(|outcome| !outcome.was_begun());
+    let time = outcome.filter(|_| !never).map_or_else(String::new, |outcome| {
         format!(" in {}", took(from_seconds(outcome.duration_seconds)))
     });
+    let status = if never { "not asked" } else { &*turn.status };
     let said = outcome.map(|outcome| {
         let text = if outcome.answer.is_empty() {
             outcome.error.as_deref()
@@ -103,5 +114,5 @@ fn of_turn(turn: &TurnRecord) -> String {
         label(text.unwrap_or_default(), SHOWN)
     });
     let said = said.map_or_else(String::new, |said| format!(": {said}"));
-    format!("{}  {}{time}  {}{said}", turn.number, turn.status, label(&turn.prompt, SHOWN))
+    format!("{}  {status}{time}  {}{said}", turn.number, label(&turn.prompt, SHOWN))
 }

@@ -7,6 +7,7 @@ use delegate_core::store::{Reader, RunRecord, Store, StoreError};
 use delegate_protocol::Outcome;
 
 use crate::cli::args::ShowArgs;
+use crate::cli::control;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::human::{self, Table};
@@ -19,7 +20,7 @@ use crate::cli::{Context, write_out};
 /// No such run, a store that cannot be read, or an output that cannot be written.
 pub(crate) fn run(args: &ShowArgs, context: &Context) -> Result<Exit, Fault> {
     let store = Store::open_existing(&context.state_dir);
-    let run = store.find_run(&args.run)?;
+    let run = control::stored_run(context, &store, &args.run)?;
     let mut unreadable = None;
     let outcomes = outcomes(&store, &run, &mut unreadable);
     if args.json {

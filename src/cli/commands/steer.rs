@@ -20,7 +20,7 @@ use crate::cli::fault::Fault;
 The agent reads it when it likes, at its next tool result at the latest; nothing is interrupted. What it
 has not read at its end stands in its entry as missed_steer. Text of - is read from standard input.")]
 pub(crate) struct SteerArgs {
-    /// Id of a run (a prefix, `latest` or -), of a child, or RUN/CHILD
+    /// Id of a run (a prefix, `latest` or -), of a child, RUN/CHILD, or of a session
     #[arg(value_name = "ID", add = ArgValueCompleter::new(completion::run_ids))]
     id: String,
     /// Number or id of a child where ID is a run of several, then what to say

@@ -1,4 +1,4 @@
-//! `delegate wait ID…`: waits for the end of runs and repeats their exit code. Asks whoever runs them
+//! `delegate wait ID…`: waits for the end of runs and sessions, and repeats their exit code. Asks whoever runs them
 //! ([`crate::cli::control`]), and the store for those that have ended or do not listen. It waits, so it
 //! reads the clock.
 
@@ -9,7 +9,8 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use delegate_core::control::{Ask, ControlError};
 use delegate_core::run::Ended;
-use delegate_core::store::{RunRecord, Store};
+use delegate_core::session::list;
+use delegate_core::store::{RunRecord, Store, StoreError};
 use serde_json::json;
 
 use crate::cli::Context;
@@ -28,10 +29,10 @@ const AGAIN: Duration = Duration::from_millis(100);
   delegate wait latest
   delegate wait k7f3 m2qa --timeout 10m
 
-The exit code is that of the run; of several the first that is not 0. 124 when the time is over: the runs
+The exit code is that of the run or session; of several the first that is not 0. 124 when the time is over: the runs
 go on.")]
 pub(crate) struct WaitArgs {
-    /// Ids of runs: a prefix, `latest` or -
+    /// Ids of runs (a prefix, `latest` or -) or of sessions
     #[arg(value_name = "ID", required = true, add = ArgValueCompleter::new(completion::run_ids))]
     ids: Vec<String>,
     /// At most so long, all together, such as 90s or 5m
@@ -94,7 +95,16 @@ fn one(
     }
     let store = Store::open_existing(&context.state_dir);
     loop {
-        let run: RunRecord = store.find_run(id)?;
+        let run: RunRecord = match store.find_run(id) {
+            Ok(run) => run,
+            Err(error) => match of_session(context, id, error)? {
+                Some(exit) => return Ok(exit),
+                None => {
+                    pause(left())?;
+                    continue;
+                }
+            },
+        };
         match run.status.as_str() {
             "running" => {}
             status => {
@@ -115,13 +125,34 @@ fn one(
                 return Ok(ending.exit());
             }
         }
-        let Some(pause) =
-            left().map_or(Some(AGAIN), |left| (!left.is_zero()).then_some(left.min(AGAIN)))
-        else {
-            return Err(Fault::Control(ControlError::Elapsed));
-        };
-        std::thread::park_timeout(pause);
+        pause(left())?;
     }
+}
+
+/// How the command exits because of a session that has ended; `None` while it goes on. Where there is none either, the run
+/// is what is missing.
+fn of_session(context: &Context, id: &str, no_run: StoreError) -> Result<Option<Exit>, Fault> {
+    let Ok(session) = list::find(&context.state_dir, id) else { return Err(no_run.into()) };
+    if session.status == "running" {
+        return Ok(None);
+    }
+    let lost = session.status == "lost";
+    if lost {
+        tell(&format!("{id}: its owner died in or behind turn {}", session.turns));
+    }
+    // Of the promises of one that was not waited for nothing is known; what it came to is on record.
+    let (by_signal, verified, durable) = (None, true, true);
+    let all_completed = session.all_completed() && !lost;
+    Ok(Some(Ending { by_signal, verified, durable, all_completed }.exit()))
+}
+
+/// Until the next look.
+fn pause(left: Option<Duration>) -> Result<(), Fault> {
+    if left.is_some_and(|left| left.is_zero()) {
+        return Err(Fault::Control(ControlError::Elapsed));
+    }
+    std::thread::park_timeout(left.map_or(AGAIN, |left| left.min(AGAIN)));
+    Ok(())
 }
 
 /// What is told where outcomes are missing.

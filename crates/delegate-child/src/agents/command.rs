@@ -117,6 +117,11 @@ impl Agent for Command {
             None => Err(Failure::new("no program was started for this session")),
         }
     }
+
+    /// The program has said something, or has ended.
+    fn between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+        self.talk.as_mut().map_or(Ok(()), |talk| talk.hear_between_turns(session))
+    }
 }
 
 /// A program that runs, and our ends of its pipes.

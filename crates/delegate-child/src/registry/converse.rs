@@ -2,13 +2,14 @@
 //! are no more. What a turn fails with is its own end and not the worker's; a panic is the worker's.
 
 use delegate_protocol::outcome::{ERROR_BYTES, NAME_BYTES};
-use delegate_protocol::turn::{NO_TURNS, TURN_ANSWER_BYTES};
+use delegate_protocol::turn::{BETWEEN_TURNS, NO_TURNS, TURN_ANSWER_BYTES};
 use delegate_protocol::{ExitReason, TaskSpec, TurnEnd};
 
 use super::{Reply, Runner, met};
 use crate::agent::Failure;
 use crate::session::Session;
 use crate::tail::clip;
+use crate::turns::Next;
 
 /// For an agent that does not take several prompts.
 pub(super) fn refused(agent: &str) -> Failure {
@@ -29,7 +30,7 @@ pub(super) fn carry(
 ) -> Result<Reply, Failure> {
     runner.open(&spec.params, session)?;
     let mut turns = 0_u64;
-    while let Some((number, prompt)) = session.next_prompt()? {
+    while let Some((number, prompt)) = next(runner, session)? {
         let before = session.begin_turn(number);
         let result = runner.turn(&prompt, session);
         if let Err(Failure::Broken { message }) = result {
@@ -45,6 +46,40 @@ pub(super) fn carry(
     let text = format!("{turns} {}", if turns == 1 { "turn" } else { "turns" });
     session.allow_empty_answer();
     Ok(Reply { text: text.into(), is_json: false, schema: None })
+}
+
+/// The next prompt; `None` when there is none any more. An agent that finds itself of no use meanwhile leaves, which costs no
+/// prompt: not the one that it has not asked for yet, and not one that it was given and has not seen.
+fn next(runner: &mut dyn Runner, session: &mut Session) -> Result<Option<(u64, String)>, Failure> {
+    loop {
+        let Some(asked) = session.ask_for_prompt()? else {
+            runner.between_turns(session).map_err(left)?;
+            continue;
+        };
+        loop {
+            match session.next_prompt(asked)? {
+                Next::Prompt(number, text) => {
+                    if session.was_called() {
+                        runner.between_turns(session).map_err(left)?;
+                    }
+                    return Ok(Some((number, text)));
+                }
+                Next::NoMore => return Ok(None),
+                Next::Called => runner.between_turns(session).map_err(left)?,
+            }
+        }
+    }
+}
+
+/// The word by which its parent knows that no turn was begun.
+fn left(failure: Failure) -> Failure {
+    match failure {
+        Failure::Broken { message } | Failure::Failed { message, .. } => Failure::Failed {
+            message: format!("between two turns: {message}"),
+            reason: Some(BETWEEN_TURNS.to_owned()),
+        },
+        other @ (Failure::Interrupted | Failure::MaxIterations { .. }) => other,
+    }
 }
 
 /// How it ended: `end` has what was spent, and its last words for an answer that is not there.

@@ -1,6 +1,6 @@
 //! What a child met of its ration, in the words of an entry. Pure.
 
-use delegate_protocol::Cause;
+use delegate_protocol::{Cause, Outcome};
 use ownership::{ExitStatus, Ration, Reached};
 
 use crate::config::{bytes, duration};
@@ -28,21 +28,32 @@ pub(super) fn cause(reached: Reached, exit: Option<ExitStatus>) -> Option<Cause>
 /// SIGKILL, by which the kernel ends whoever memory is taken from.
 const KILL: i32 = 9;
 
+/// How a [`sentence`] begins, by what was met first.
+const BEGINNINGS: [&str; 3] =
+    ["out of memory", "its processor time was used up", "it had as many processes as it may"];
+
+/// What an outcome says of limits that were met.
+pub(crate) fn met(outcome: &Outcome) -> Option<&str> {
+    let begins = |note: &&String| BEGINNINGS.iter().any(|beginning| note.starts_with(beginning));
+    outcome.notes.iter().find(begins).map(String::as_str)
+}
+
 /// All of it, for people.
 pub(super) fn sentence(reached: Reached, ration: &Ration) -> Option<String> {
     let Reached { memory, processes, cpu } = reached;
+    let [no_memory, no_cpu, no_process] = BEGINNINGS;
     let limit = |text: Option<String>| text.map_or_else(String::new, |text| format!(" ({text})"));
     let memory = (memory > 0).then(|| {
         let limit = limit(ration.memory.map(|most| format!("max_memory {}", bytes::show(most))));
-        format!("out of memory{limit}: the kernel ended {memory} of its processes")
+        format!("{no_memory}{limit}: the kernel ended {memory} of its processes")
     });
     let cpu = cpu.then(|| {
         let limit = limit(ration.cpu.map(|most| format!("max_cpu {}", duration::show(most))));
-        format!("its processor time was used up{limit}")
+        format!("{no_cpu}{limit}")
     });
     let processes = (processes > 0).then(|| {
         let limit = limit(ration.processes.map(|most| format!("max_processes {most}")));
-        format!("it had as many processes as it may{limit}: {processes} more were refused")
+        format!("{no_process}{limit}: {processes} more were refused")
     });
     let all: Vec<_> = [memory, cpu, processes].into_iter().flatten().collect();
     (!all.is_empty()).then(|| all.join("; "))

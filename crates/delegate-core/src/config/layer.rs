@@ -254,6 +254,9 @@ fn unknown_variables(env: &[(String, String)]) -> Vec<String> {
     notes
 }
 
+/// The option that sets any key.
+const SET: &str = "--set";
+
 /// What the flags say; a later one replaces an earlier one.
 ///
 /// # Errors
@@ -266,7 +269,9 @@ pub(crate) fn from_flags(flags: &[(String, String, String)]) -> Result<Layer, Di
             let hint = did_you_mean(name, keys::names());
             return Err(Diagnostic { code: "unknown_key", message, hint, ..Diagnostic::default() });
         };
-        let value = from_text(info, is_twin, flag, text)?;
+        // An option of a name of its own says by itself what is wrong.
+        let label = if flag == SET { &format!("{flag} {name}") } else { flag };
+        let value = from_text(info, is_twin, label, text)?;
         let origin = Origin::Flag(flag.clone());
         layer.insert(info.id, Given { value, origin, name: flag.clone() });
     }

@@ -45,6 +45,7 @@ pub use schema::schema;
 pub(crate) use search::{read_text, refuse_foreign};
 pub use search::{state_dir, user_dir};
 pub use show::{Checked, Place, Setting, State, check, places};
+pub(crate) use table::MOST_PROCESSES;
 pub use trust::{Trusted, trust};
 pub(crate) use value::address_fault;
 pub use wishes::{

@@ -4,6 +4,8 @@ mod launching;
 mod limits;
 mod trees;
 
+pub(crate) use limits::MOST_PROCESSES;
+
 use std::time::Duration;
 
 use super::keys::{Id, KeyInfo, Type};

@@ -867,3 +867,30 @@ proptest! {
         let _fault = layer::from_env(&env).map_err(|fault| fault.render(false));
     }
 }
+
+/// More than the kernel takes is told where it is written, before anything starts; and an option that sets any key says
+/// which.
+#[test]
+fn a_limit_that_nobody_can_hold_is_told_with_its_place_and_its_key() {
+    let world = World::new();
+    let with = |count: u64| {
+        let flags = vec![("max_processes".to_owned(), count.to_string(), "--set".to_owned())];
+        world.load(&Sources { flags, ..world.sources() })
+    };
+    let loaded = with(MOST_PROCESSES).unwrap();
+    assert_eq!(loaded.settings.ration.processes, Some(4_194_304));
+    let fault = with(MOST_PROCESSES + 1).unwrap_err();
+    assert_eq!(fault.code, "out_of_range");
+    assert!(fault.message.starts_with("--set max_processes must be a whole number"), "{fault}");
+    assert!(fault.message.contains("to 4194304"), "{fault}");
+    for (name, flag, label) in [
+        ("interrupt_grace", "--set", "--set interrupt_grace"),
+        ("max_concurrent_children", "--jobs", "--jobs"),
+    ] {
+        let flags = vec![(name.to_owned(), "[".to_owned(), flag.to_owned())];
+        let fault = world.load(&Sources { flags, ..world.sources() }).unwrap_err();
+        assert!(fault.message.starts_with(&format!("{label}: ")), "{fault}");
+    }
+    let shown = world.fault("delegation:\n  max_processes: 4194305\n");
+    assert!(shown.contains("F:2:") && shown.contains("`max_processes` must be"), "{shown}");
+}

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::operator::LiveRunInfo;
 use super::place::{Name, Place, is_stopped};
 use super::protocol::{Ask, ControlError, Request, SCHEMA};
+use crate::run::LiveSession;
 
 /// How long a delegator may take to answer at once.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,6 +41,15 @@ pub struct Called {
     pub value: Value,
     /// The connection, for [`Client::watched`].
     pub client: Client,
+}
+
+/// The answer to [`Ask::List`].
+#[derive(serde::Deserialize)]
+struct Running {
+    runs: Vec<LiveRunInfo>,
+    /// An earlier version tells none.
+    #[serde(default)]
+    sessions: Vec<LiveSession>,
 }
 
 /// A line of what is watched.
@@ -110,21 +120,24 @@ pub fn call_within(
         }
         return Err(silent.unwrap_or_else(|| ControlError::NotFound(id.to_owned())));
     }
+    let newest = matches!(run, "latest" | "-");
     let mut known = Vec::new();
     for (at, client) in clients.iter_mut().enumerate() {
         // One that ends meanwhile has nothing to say here; one that hangs may have it.
-        let runs = match client.list() {
-            Ok(runs) => runs,
+        let Running { runs, sessions } = match client.running() {
+            Ok(running) => running,
             Err(error) => {
                 if matches!(error, ControlError::Silent { .. }) {
                     silent = Some(error);
                 }
-                Vec::new()
+                continue;
             }
         };
         known.extend(runs.into_iter().map(|run| (run.started_at, run.run_id.to_string(), at)));
+        // The newest is that of runs.
+        let sessions = sessions.into_iter().filter(|_| !newest);
+        known.extend(sessions.map(|one| (one.started_at, one.session_id.to_string(), at)));
     }
-    let newest = matches!(run, "latest" | "-");
     if !newest {
         known.retain(|(_, full, _)| run.len() >= MIN_PREFIX && full.starts_with(run));
     }
@@ -147,9 +160,21 @@ impl Client {
     /// # Errors
     /// It is gone, or what it answered.
     pub fn list(&mut self) -> Result<Vec<LiveRunInfo>, ControlError> {
-        let mut value = self.ask(Ask::List)?;
-        let runs = value.get_mut("runs").map(Value::take).unwrap_or_default();
-        serde_json::from_value(runs).map_err(|error| gone(&error))
+        self.running().map(|running| running.runs)
+    }
+
+    /// The sessions of this delegator.
+    ///
+    /// # Errors
+    /// As of [`Client::list`].
+    pub fn sessions(&mut self) -> Result<Vec<LiveSession>, ControlError> {
+        self.running().map(|running| running.sessions)
+    }
+
+    /// Both, of one moment.
+    fn running(&mut self) -> Result<Running, ControlError> {
+        let value = self.ask(Ask::List)?;
+        serde_json::from_value(value).map_err(|error| gone(&error))
     }
 
     /// Asks, and waits for the answer: 5 s at most, or as long as was asked for.

@@ -22,7 +22,7 @@ mod server;
 
 pub(crate) use act::act;
 pub use client::{Called, Client, Watched, call, call_within, clients};
-pub use operator::{LiveRunInfo, Operator};
+pub use operator::{LiveRunInfo, Meant, Operator};
 pub use place::{directory, make_directory};
 pub use protocol::{Ask, ControlError, SCHEMA};
 pub(crate) use server::Server;

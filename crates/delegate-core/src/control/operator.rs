@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::protocol::ControlError;
 use crate::run::live::{Live, LiveRun};
-use crate::run::{Control, Ended, List, block_on};
+use crate::run::sessions::Talks;
+use crate::run::{Control, Ended, List, LiveSession, SteerError, block_on};
 
 /// A run that goes on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,6 +70,22 @@ impl Target {
     }
 }
 
+/// What an id may name: a session goes on over several runs, one for each of its workers.
+enum Named {
+    Run(Target),
+    Session(Arc<dyn Talks>),
+}
+
+/// Whom an id meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Meant {
+    /// The run; of a session that of its worker, while it has one.
+    pub run_id: Option<RunId>,
+    /// The session: that was named, or that the run is a worker of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<RunId>,
+}
+
 /// Lists, steers, stops and waits by id. Made by [`crate::delegator::Delegator::operator`].
 #[derive(Debug, Clone)]
 pub struct Operator {
@@ -88,13 +105,31 @@ impl Operator {
         runs
     }
 
-    /// What an id names.
+    /// The run or the child that an id names.
     pub(crate) fn find(&self, id: &str) -> Result<Target, ControlError> {
+        match self.named(id)? {
+            Named::Run(target) => Ok(target),
+            Named::Session(session) => {
+                Err(ControlError::Session { id: id.to_owned(), run: session.look().run_id })
+            }
+        }
+    }
+
+    /// Whom an id means.
+    pub(crate) fn meant(&self, id: &str) -> Result<Meant, ControlError> {
+        Ok(match self.named(id)? {
+            Named::Run(target) => Meant { run_id: Some(target.run.id), session_id: None },
+            Named::Session(session) => meant(&*session),
+        })
+    }
+
+    /// What an id names.
+    fn named(&self, id: &str) -> Result<Named, ControlError> {
         let not_found = || ControlError::NotFound(id.chars().take(128).collect());
         let runs = self.runs();
         if let Ok(child) = id.parse::<SubagentId>() {
             let run = runs.into_iter().find(|run| has(run, child)).ok_or_else(not_found)?;
-            return Ok(Target { run, child: Some(child) });
+            return Ok(Named::Run(Target { run, child: Some(child) }));
         }
         let (run, child) = id.split_once('/').map_or((id, None), |(run, child)| (run, Some(child)));
         let run = match run {
@@ -105,22 +140,52 @@ impl Operator {
             }
             prefix if prefix.len() < MIN_PREFIX => return Err(not_found()),
             prefix => {
-                let fits = |run: &Arc<LiveRun>| run.id.to_string().starts_with(prefix);
-                let mut found: Vec<_> = runs.into_iter().filter(fits).collect();
-                if found.len() > 1 {
-                    let found = found.iter().take(8).map(|run| run.id.to_string()).collect();
+                let fits = |id: RunId| id.to_string().starts_with(prefix);
+                let mut found: Vec<_> = runs.into_iter().filter(|run| fits(run.id)).collect();
+                let sessions = self.talks().into_iter();
+                let mut talks: Vec<_> =
+                    sessions.filter(|one| fits(one.look().session_id)).collect();
+                if found.len() + talks.len() > 1 {
+                    let talks = talks.iter().map(|one| one.look().session_id);
+                    let found = found.iter().map(|run| run.id).chain(talks).take(8);
+                    let found = found.map(|id| id.to_string()).collect();
                     return Err(ControlError::Ambiguous { id: id.to_owned(), found });
                 }
-                found.pop().ok_or_else(not_found)?
+                match (talks.pop(), child) {
+                    (Some(session), None) => return Ok(Named::Session(session)),
+                    (Some(session), Some(_)) => {
+                        let run = session.look().run_id;
+                        return Err(ControlError::Session { id: prefix.to_owned(), run });
+                    }
+                    (None, _) => found.pop().ok_or_else(not_found)?,
+                }
             }
         };
-        let Some(child) = child else { return Ok(Target { run, child: None }) };
+        let Some(child) = child else { return Ok(Named::Run(Target { run, child: None })) };
         let child = match (child.parse::<usize>(), child.parse::<SubagentId>()) {
             (Ok(index), _) if index < run.plan.tasks.len() => run.plan.subagent_id(index),
             (_, Ok(child)) if has(&run, child) => child,
             _ => return Err(not_found()),
         };
-        Ok(Target { run, child: Some(child) })
+        Ok(Named::Run(Target { run, child: Some(child) }))
+    }
+
+    /// Sessions that exist for this conversation, oldest first.
+    fn talks(&self) -> Vec<Arc<dyn Talks>> {
+        let mut all = self.live.sessions.all();
+        all.retain(|one| self.session.is_none() || one.look().conversation == self.session);
+        all
+    }
+
+    /// The session that this run is a worker of.
+    fn session_of(&self, run: RunId) -> Option<Arc<dyn Talks>> {
+        self.talks().into_iter().find(|one| one.look().run_id == Some(run))
+    }
+
+    /// The sessions that go on.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<LiveSession> {
+        self.talks().iter().map(|one| one.look()).collect()
     }
 
     /// The runs that go on, with their children.
@@ -151,12 +216,19 @@ impl Operator {
         block_on(self.list())
     }
 
-    /// Says something to a child ([`Control::steer`]). Gives its id.
+    /// Says something to a child, or to the worker of a session ([`Control::steer`]). Gives the child's id.
     ///
     /// # Errors
     /// No such child, or it was not accepted.
     pub fn steer(&self, id: &str, text: &str) -> Result<SubagentId, ControlError> {
-        let target = self.find(id)?;
+        let target = match self.named(id)? {
+            Named::Run(target) => target,
+            Named::Session(session) => {
+                let worker = session.look().run_id.map(|run| run.to_string());
+                let worker = worker.ok_or(ControlError::Steer(SteerError::NoWorker))?;
+                self.find(&worker)?
+            }
+        };
         let tasks = target.run.plan.tasks.len();
         let child = match target.child {
             Some(child) => child,
@@ -167,13 +239,20 @@ impl Operator {
         Ok(child)
     }
 
-    /// Asks a run or a child to unwind; with `now` it is ended at once.
+    /// Asks a run, a child or a session to unwind; with `now` it is ended at once. Whoever stops the worker of a session ends
+    /// the session: it would take another one.
     ///
     /// # Errors
-    /// No such run or child, or it has ended.
-    pub fn stop(&self, id: &str, now: bool) -> Result<RunId, ControlError> {
-        let target = self.find(id)?;
+    /// No such run, child or session, or it has ended.
+    pub fn stop(&self, id: &str, now: bool) -> Result<Meant, ControlError> {
+        let target = match self.named(id)? {
+            Named::Run(target) => target,
+            Named::Session(session) => return Ok(stop(&*session, now)),
+        };
         target.check_open()?;
+        if let Some(session) = self.session_of(target.run.id) {
+            return Ok(stop(&*session, now));
+        }
         let control = target.control();
         match (target.child, now) {
             (None, false) => control.interrupt(),
@@ -181,7 +260,7 @@ impl Operator {
             (Some(child), false) => control.stop(child),
             (Some(child), true) => control.kill_child(child),
         }
-        Ok(target.run.id)
+        Ok(Meant { run_id: Some(target.run.id), session_id: None })
     }
 
     /// Of a run: launches nothing more (`true`), or goes on. Of a child: stops its processes and its
@@ -223,12 +302,20 @@ impl Operator {
         Ok(run)
     }
 
-    /// Waits for the end of a run.
+    /// Waits for the end of a run or of a session.
     ///
     /// # Errors
     /// No such run goes on, or how it ended is not known.
     pub async fn wait(&self, id: &str) -> Result<Ended, ControlError> {
-        let target = self.find(id)?;
+        let target = match self.named(id)? {
+            Named::Run(target) => target,
+            Named::Session(session) => {
+                let mut end = session.end();
+                drop(session);
+                let end = end.wait_for(Option::is_some).await.map_err(|_| ControlError::Unknown)?;
+                return (*end).ok_or(ControlError::Unknown);
+            }
+        };
         if target.child.is_some() {
             return Err(ControlError::NeedsRun(id.to_owned()));
         }
@@ -242,6 +329,17 @@ impl Operator {
     pub fn wait_blocking(&self, id: &str) -> Result<Ended, ControlError> {
         block_on(self.wait(id))
     }
+}
+
+fn stop(session: &dyn Talks, now: bool) -> Meant {
+    let meant = meant(session);
+    session.stop(now);
+    meant
+}
+
+fn meant(session: &dyn Talks) -> Meant {
+    let LiveSession { session_id, run_id, .. } = session.look();
+    Meant { run_id, session_id: Some(session_id) }
 }
 
 fn has(run: &LiveRun, child: SubagentId) -> bool {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use delegate_protocol::RunId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -18,7 +19,7 @@ pub(crate) const LINE: usize = 512 * 1024;
 const LONGEST: f64 = 3_153_600_000.0;
 
 /// What a client wants. An id is `RUN` (a prefix of 4 characters or more, `latest` or `-`), `RUN/N`,
-/// `RUN/CHILD` or `CHILD`.
+/// `RUN/CHILD` or `CHILD`; of a session the id, or a prefix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -27,12 +28,12 @@ pub enum Ask {
     List,
     /// Say something to a child.
     Steer {
-        /// A child; of a run with one task the run will do.
+        /// A child; of a run with one task the run will do. Or a session.
         id: String,
         /// What to say.
         text: String,
     },
-    /// Ask a run or a child to unwind.
+    /// Ask a run, a child or a session to unwind.
     Stop {
         /// Which.
         id: String,
@@ -57,9 +58,9 @@ pub enum Ask {
         /// Seconds.
         seconds: f64,
     },
-    /// Answer when the run has ended.
+    /// Answer when the run or the session has ended.
     Wait {
-        /// Which run.
+        /// Which.
         id: String,
         /// At most so long.
         #[serde(default)]
@@ -110,6 +111,14 @@ pub enum ControlError {
     /// A run must be named.
     #[error("`{0}` is a child: name its run")]
     NeedsRun(String),
+    /// A session, where a run must be named.
+    #[error("{}", of_session(id, *run))]
+    Session {
+        /// What was asked for.
+        id: String,
+        /// The run of its worker.
+        run: Option<RunId>,
+    },
     /// It was not accepted.
     #[error("not accepted: {0}")]
     Steer(#[from] SteerError),
@@ -157,7 +166,7 @@ impl ControlError {
             Self::NotFound(_) => "not_found",
             Self::Ambiguous { .. } => "ambiguous",
             Self::NeedsChild { .. } => "needs_child",
-            Self::NeedsRun(_) => "needs_run",
+            Self::NeedsRun(_) | Self::Session { .. } => "needs_run",
             Self::Steer(SteerError::Ended) => "ended",
             Self::Steer(SteerError::NoSuchChild) => "not_found",
             Self::Steer(_) => "not_accepted",
@@ -170,6 +179,16 @@ impl ControlError {
             Self::Silent { .. } => "silent",
             Self::Other { code, .. } => code,
         }
+    }
+}
+
+fn of_session(id: &str, run: Option<RunId>) -> String {
+    match run {
+        Some(run) => format!(
+            "`{id}` is a session, which can be stopped, steered and waited for: for anything else name the run of \
+             its worker, {run}"
+        ),
+        None => format!("`{id}` is a session whose worker is being replaced: try again"),
     }
 }
 

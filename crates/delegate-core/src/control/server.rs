@@ -16,7 +16,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use super::operator::Operator;
+use super::operator::{Meant, Operator};
 use super::place::{Kind, Name, Place, directory, own_user};
 use super::protocol::{self, Ask, ControlError, LINE, Request};
 use crate::run::feed::{End, Seen};
@@ -205,12 +205,22 @@ async fn answer(
 async fn perform(ask: Ask, operator: &Operator) -> Result<Value, ControlError> {
     let of_run = |run: delegate_protocol::RunId| json!({ "run_id": run });
     match ask {
-        Ask::List => Ok(json!({ "pid": std::process::id(), "runs": operator.list().await })),
+        Ask::List => {
+            let sessions = operator.sessions();
+            let runs = operator.list().await;
+            Ok(json!({ "pid": std::process::id(), "runs": runs, "sessions": sessions }))
+        }
         Ask::Steer { id, text } => {
             let child = operator.steer(&id, &text)?;
             Ok(json!({ "child": child, "accepted": true }))
         }
-        Ask::Stop { id, now } => operator.settled(operator.stop(&id, now)?).await.map(of_run),
+        Ask::Stop { id, now } => match operator.stop(&id, now)? {
+            Meant { run_id: Some(run), session_id: None } => {
+                operator.settled(run).await.map(of_run)
+            }
+            // It hears what it is told in the order in which it is told.
+            meant => Ok(json!(meant)),
+        },
         Ask::Pause { id } => operator.settled(operator.pause(&id, true)?).await.map(of_run),
         Ask::Resume { id } => operator.settled(operator.pause(&id, false)?).await.map(of_run),
         Ask::Extend { id, seconds } => {
@@ -218,14 +228,17 @@ async fn perform(ask: Ask, operator: &Operator) -> Result<Value, ControlError> {
             operator.settled(run).await.map(of_run)
         }
         Ask::Wait { id, seconds } => {
-            let run = operator.find(&id)?.run.id;
+            let Meant { run_id, session_id } = operator.meant(&id)?;
             let ended = match seconds {
                 None => operator.wait(&id).await?,
                 Some(seconds) => timeout(protocol::duration(seconds)?, operator.wait(&id))
                     .await
                     .map_err(|_| ControlError::Elapsed)??,
             };
-            Ok(json!({ "run_id": run, "end": ended }))
+            Ok(match session_id {
+                None => json!({ "run_id": run_id, "end": ended }),
+                Some(session) => json!({ "session_id": session, "end": ended }),
+            })
         }
         Ask::Watch { .. } => Err(ControlError::BadRequest("it is answered elsewhere".to_owned())),
     }

@@ -136,6 +136,8 @@ impl NewSession {
         task.timeout = None;
         let goal = task.goal.clone();
         let title = title.unwrap_or_else(|| goal.clone());
+        let conversation =
+            key.clone().or_else(|| parent.as_ref().and_then(|parent| parent.session_id.clone()));
         let again: Weak<Inner> = Arc::downgrade(inner);
         let launch = move |turns: Turns| -> Result<Run, StartError> {
             let inner = again.upgrade().ok_or_else(|| StartError::System {
@@ -153,8 +155,10 @@ impl NewSession {
             id: RunId::random(),
             agent,
             goal,
+            conversation,
             policy,
             store: inner.store.clone(),
+            live: Arc::clone(&inner.live),
             launch: Arc::new(launch),
             clock: inner.clock.clone(),
             keep: Box::new(delegator.clone()),

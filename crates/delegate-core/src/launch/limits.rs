@@ -4,7 +4,7 @@
 use ownership::ration::{Held, Limit, Means, Offers};
 use ownership::{Containment, Ration};
 
-use crate::config::Settings;
+use crate::config::{MOST_PROCESSES, Settings};
 use crate::plan::StartError;
 
 /// The setting of a limit.
@@ -27,6 +27,11 @@ pub(crate) fn check(settings: &Settings, processes: bool) -> Result<(), StartErr
     // Of the other limits there is always a weaker form, and a weight is a wish.
     if !cfg!(target_os = "linux") || !processes || settings.ration.processes.is_none() {
         return Ok(());
+    }
+    let most = settings.ration.processes.filter(|count| *count > MOST_PROCESSES);
+    if let Some(count) = most {
+        let why = format!("{count} is more than the {MOST_PROCESSES} that the kernel takes");
+        return Err(StartError::NoLimit { key: key(Limit::Processes), why });
     }
     let held = Offers::look(settings.containment).decide(Limit::Processes);
     match held.means {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::control::ControlState;
 use super::nest::Above;
+use super::sessions::{Sessions, Talks};
 use super::sets::Sets;
 use crate::plan::Plan;
 
@@ -108,6 +109,7 @@ pub(crate) struct Live {
     runs: Mutex<Vec<Arc<LiveRun>>>,
     paused: AtomicBool,
     sets: Mutex<Sets>,
+    pub(crate) sessions: Sessions,
 }
 
 impl Live {
@@ -125,6 +127,12 @@ impl Live {
 
     pub(crate) fn runs(&self) -> Vec<Arc<LiveRun>> {
         self.lock().clone()
+    }
+
+    /// Lists a session until what is given back is dropped.
+    pub(crate) fn add_session(self: &Arc<Self>, session: Arc<dyn Talks>) -> ListedSession {
+        self.sessions.add(Arc::clone(&session));
+        ListedSession { live: Arc::clone(self), session }
     }
 
     /// The number of a new batch in its conversation.
@@ -161,5 +169,18 @@ pub(crate) struct Listed {
 impl Drop for Listed {
     fn drop(&mut self) {
         self.live.lock().retain(|run| run.id != self.id);
+    }
+}
+
+/// Keeps a session on the list.
+#[derive(Debug)]
+pub(crate) struct ListedSession {
+    live: Arc<Live>,
+    session: Arc<dyn Talks>,
+}
+
+impl Drop for ListedSession {
+    fn drop(&mut self) {
+        self.live.sessions.remove(&self.session);
     }
 }

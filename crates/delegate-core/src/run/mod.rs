@@ -15,7 +15,7 @@
 //! | `dispatch` | what a background run owes, and where it is waited for |
 //! | `crash` | where the process of a batch dies in tests |
 //! | `branch` | stops that stick to a part of the tree |
-//! | `live` | what runs now, for whoever asks |
+//! | `live`, `sessions` | what runs now, for whoever asks |
 //! | `feed` | events for whoever watches from outside |
 //! | `hooks` | callbacks of the caller |
 //! | `diagnostic` | what a child was doing when its time was over |
@@ -50,6 +50,7 @@ mod mentions;
 pub(crate) mod nest;
 pub(crate) mod outlet;
 mod reply;
+pub(crate) mod sessions;
 mod sets;
 mod shared;
 mod steers;
@@ -76,6 +77,7 @@ pub use self::hooks::{Listener, Sign, Stopped};
 #[doc(hidden)]
 pub use self::journal::counted_lines;
 pub use self::live::{List, LiveChild, WaitingTask};
+pub use self::sessions::LiveSession;
 pub use self::steers::SteerError;
 use tokio::sync::oneshot;
 

@@ -19,6 +19,9 @@ pub enum SteerError {
     /// So many words wait for it already.
     #[error("{STEERS} words wait for it already: it does not read them")]
     Full,
+    /// The worker of a session was lost, and another is on its way.
+    #[error("its worker is being replaced: try again")]
+    NoWorker,
     /// Nothing was said.
     #[error("the text is blank")]
     Blank,

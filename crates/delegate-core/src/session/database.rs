@@ -120,6 +120,11 @@ impl Database {
         Ok(connection)
     }
 
+    /// For reading.
+    pub(super) const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     /// Whether everything so far is on disk.
     pub(super) const fn is_durable(&self) -> bool {
         self.durable
@@ -141,6 +146,13 @@ impl Database {
     pub(super) fn begun(&mut self, number: u64, run: RunId) -> rusqlite::Result<()> {
         let sql = "UPDATE turns SET run_id = ?2, began_at = ?3 WHERE number = ?1";
         self.write(sql, params![int(number), run.to_string(), seconds_now()])
+    }
+
+    /// It was not begun after all.
+    pub(super) fn taken_back(&mut self, number: u64) -> rusqlite::Result<()> {
+        let sql = "UPDATE turns SET run_id = NULL, began_at = NULL
+                   WHERE number = ?1 AND ended_at IS NULL";
+        self.write(sql, params![int(number)])
     }
 
     /// It is over. Said twice it stays as it was.

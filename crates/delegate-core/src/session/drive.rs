@@ -1,23 +1,27 @@
 //! [`Driver`]: carries out what [`super::machine`] decides, on the delegator's own thread. What goes to disk is written
-//! on a thread for what blocks, and waited for: a turn is stored before anybody hears of it.
+//! on a thread for what blocks, and waited for: a turn is stored before anybody hears of it. `workers` starts and buries
+//! those who carry it out.
+
+mod workers;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use delegate_protocol::turn::NO_TURNS;
-use delegate_protocol::{Outcome, RunId, SubagentId, TurnAnswer, TurnEnd};
+use delegate_protocol::{Outcome, RunId, TurnAnswer, TurnEnd};
 use tokio::sync::{mpsc, oneshot};
 
 use super::database::{Database, Head};
 use super::handle::{SessionEnd, SessionHandle, Shared};
 use super::machine::{Effect, Event, Machine, Policy, Stop, Why};
 use super::outcome::{self, Begun, TurnOutcome};
+use super::outside::Outside;
 use crate::plan::StartError;
 use crate::run::clock::Clock;
 use crate::run::crash::{Place, reach};
+use crate::run::live::{ListedSession, Live};
 use crate::run::turns::{Asked, Told, Turns};
-use crate::run::{Control, Run};
+use crate::run::{Control, Ended, Run};
 use crate::store::Store;
 
 /// Starts a worker whose questions go there. Blocks.
@@ -39,8 +43,12 @@ pub(crate) struct Opening {
     pub(crate) id: RunId,
     pub(crate) agent: String,
     pub(crate) goal: String,
+    /// That it belongs to.
+    pub(crate) conversation: Option<String>,
     pub(crate) policy: Policy,
     pub(crate) store: Store,
+    /// Where it is listed while it goes on.
+    pub(crate) live: Arc<Live>,
     pub(crate) launch: Launch,
     /// Of the delegator, where tests have one.
     pub(crate) clock: Option<crate::run::ManualClock>,
@@ -55,7 +63,7 @@ struct Worker {
     control: Control,
 }
 
-/// A prompt that has no end yet. Its text goes with it to the worker.
+/// A prompt that has no end yet. Its text is kept: it may have to go to another worker.
 struct Pending {
     text: String,
     outcome: oneshot::Sender<TurnOutcome>,
@@ -96,7 +104,13 @@ pub(crate) struct Driver {
     completed: u64,
     verified_empty: bool,
     warnings: Vec<String>,
+    /// Prompts that were never begun.
+    refused: u64,
+    /// Workers that met a limit.
+    limits_met: u32,
     over: bool,
+    /// As long as it goes on.
+    listed: Option<ListedSession>,
 }
 
 /// Starts the first worker, and gives the session's two ends.
@@ -104,7 +118,8 @@ pub(crate) struct Driver {
 /// # Errors
 /// Nothing was started, and why.
 pub(crate) fn open(opening: Opening) -> Result<(SessionHandle, Driver), StartError> {
-    let Opening { id, agent, goal, policy, store, launch, clock, keep } = opening;
+    let Opening { id, agent, goal, conversation, policy, store, live, launch, clock, keep } =
+        opening;
     let (asks, asked) = mpsc::unbounded_channel();
     let run = launch(Turns { worker: 1, sender: asks.clone() })?;
     let head = Head { id, agent, goal, isolation: run.plan().isolation.word() };
@@ -147,11 +162,18 @@ pub(crate) fn open(opening: Opening) -> Result<(SessionHandle, Driver), StartErr
         completed: 0,
         verified_empty: true,
         warnings: Vec::new(),
+        refused: 0,
+        limits_met: 0,
         over: false,
+        listed: None,
     };
     driver.warnings.extend(remark);
+    driver.warnings.extend(run.plan().warnings());
     driver.hire(&run);
-    Ok((SessionHandle::new(id, run, handle_parts, database, shared, keep), driver))
+    let handle = SessionHandle::new(id, run, handle_parts, database, shared, keep);
+    let outside = Outside::new(handle.control(), driver.head.clone(), conversation);
+    driver.listed = Some(live.add_session(Arc::new(outside)));
+    Ok((handle, driver))
 }
 
 impl Driver {
@@ -238,63 +260,6 @@ impl Driver {
         }
     }
 
-    /// The worker's run is over.
-    async fn gone(&mut self, verified_empty: bool, now: Duration) {
-        let Some(worker) = self.worker.take() else { return };
-        reach(Place::WorkerGone);
-        self.shared.set_worker(None);
-        self.verified_empty &= verified_empty;
-        self.waiting = None;
-        self.left = self.store.outcome(worker.run, 0).ok();
-        let reason = self.left.as_ref().and_then(|left| left.failure_reason.as_deref());
-        let hopeless = reason == Some(NO_TURNS);
-        let error = self.left.as_ref().and_then(|left| left.error.clone());
-        self.lost_by.clone_from(&error);
-        let before = self.machine.restarts();
-        let effects = self.machine.step(Event::Gone { hopeless }, now);
-        let (number, restarts) = (worker.number, self.machine.restarts());
-        if restarts > before {
-            let session = self.head.id;
-            tracing::warn!(target: "delegate::session", %session, restarts, error, "a worker was lost");
-        }
-        self.shared.set_restarts(restarts);
-        self.write(move |database| database.worker_gone(number, error.as_deref(), restarts)).await;
-        self.act(effects, now).await;
-    }
-
-    async fn launched(&mut self, launched: Result<Run, String>, now: Duration) {
-        match launched {
-            Ok(run) => {
-                let (number, id) = (self.last, run.id());
-                self.write(move |database| database.worker(number, id)).await;
-                self.hire(&run);
-                reach(Place::Replaced);
-                if self.shared.is_ending()
-                    && let Some(worker) = &self.worker
-                {
-                    worker.control.interrupt();
-                }
-                // Its caller may read no more.
-                drop(self.lives.send(run));
-            }
-            Err(error) => {
-                self.warn(format!("a worker could not be started: {error}"));
-                self.lost_by = Some(error);
-                self.left = None;
-                let effects = self.machine.step(Event::Gone { hopeless: false }, now);
-                self.shared.set_restarts(self.machine.restarts());
-                self.act(effects, now).await;
-            }
-        }
-    }
-
-    fn hire(&mut self, run: &Run) {
-        let child: SubagentId = run.plan().subagent_id(0);
-        self.shared.set_worker(Some((run.control(), child)));
-        self.shared.set_run(run.id());
-        self.worker = Some(Worker { number: self.last, run: run.id(), control: run.control() });
-    }
-
     async fn step(&mut self, event: Event, now: Duration) {
         let effects = self.machine.step(event, now);
         self.act(effects, now).await;
@@ -328,25 +293,14 @@ impl Driver {
                     let (begun, left) = (self.begun(number, now), self.left.take());
                     drop(self.ended(outcome::lost(begun, stop, left)).await);
                 }
+                Effect::TakeBack(number) => self.take_back(number).await,
                 Effect::Refuse(number) => {
                     self.shared.one_less_waits();
                     drop(self.ended(outcome::refused(self.head.id, number, self.refusal())).await);
                 }
-                Effect::Over(why) => self.conclude(why).await,
+                Effect::Over(why) => self.conclude(why, now).await,
             }
         }
-    }
-
-    fn start_another(&mut self) {
-        self.last += 1;
-        let turns = Turns { worker: self.last, sender: self.asks.clone() };
-        let (launch, launches) = (Arc::clone(&self.launch), self.launches.clone());
-        // A start may block: not on the thread that watches deadlines.
-        tokio::task::spawn_blocking(move || {
-            let run = launch(turns).map_err(|error| error.to_string());
-            // A session that is over wants none: dropping the run ends it.
-            drop(launches.send(run));
-        });
     }
 
     async fn give(&mut self, number: u64, now: Duration) {
@@ -356,11 +310,17 @@ impl Driver {
         self.began = now;
         self.turns += 1;
         self.shared.begin(number, self.turns);
-        let text = self.pending.get_mut(&number).map(|one| std::mem::take(&mut one.text));
+        let text = self.pending.get(&number).map(|one| one.text.clone());
         if let (Some(told), Some(text)) = (self.waiting.take(), text) {
             // One that has left meanwhile is told of soon.
             drop(told.send((TurnAnswer::Prompt { number, text }, Some((number, None)))));
         }
+    }
+
+    async fn take_back(&mut self, number: u64) {
+        self.turns -= 1;
+        self.shared.take_back(self.turns);
+        self.write(move |database| database.taken_back(number)).await;
     }
 
     async fn settle(&mut self, number: u64, stop: Option<Stop>, now: Duration) {
@@ -395,6 +355,8 @@ impl Driver {
             self.shared.begin_none();
         }
         self.completed += u64::from(outcome.status == delegate_protocol::Status::Completed);
+        self.refused += u64::from(!outcome.was_begun());
+        self.shared.set_completed(self.completed);
         outcome.durable = locked(&self.database).is_durable();
         let stored = outcome.clone();
         let durable = self.write(move |database| database.ended(&stored)).await;
@@ -409,10 +371,22 @@ impl Driver {
         in_short
     }
 
-    async fn conclude(&mut self, why: Why) {
+    async fn conclude(&mut self, why: Why, now: Duration) {
         self.write(move |database| database.over(why)).await;
         reach(Place::SessionOver);
-        self.shared.set_over();
+        let durable = locked(&self.database).is_durable();
+        let lost = matches!(why, Why::GaveUp | Why::TakesNoTurns);
+        let ended = Ended {
+            all_completed: self.completed == self.turns
+                && self.refused == 0
+                && self.limits_met == 0
+                && !lost,
+            verified_empty: self.verified_empty,
+            durable,
+            total: now.as_secs_f64(),
+        };
+        self.shared.set_over(self.refusal(), ended);
+        self.listed = None;
         self.over = true;
         let end = SessionEnd {
             id: self.head.id,
@@ -421,7 +395,8 @@ impl Driver {
             turns: self.turns,
             completed: self.completed,
             restarts: self.machine.restarts(),
-            durable: locked(&self.database).is_durable(),
+            limits_met: self.limits_met,
+            durable,
             verified_empty: self.verified_empty,
             warnings: std::mem::take(&mut self.warnings),
         };

@@ -10,9 +10,11 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::database::Database;
 use super::drive::Command;
+use super::list::{self, SessionRecord, TurnRecord};
 use super::machine::{WAITING, Why};
+use super::outcome;
 use super::turn::Turn;
-use crate::run::{Control, Run, SteerError, block_on};
+use crate::run::{Control, Ended, Run, SteerError, block_on};
 
 /// Why a prompt was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +29,7 @@ pub enum PromptError {
     /// So many wait already.
     #[error("{WAITING} prompts wait already")]
     Full,
-    /// The session is over.
+    /// The session is over; the prompt is on record as one that was never begun.
     #[error("the session is over")]
     Over,
 }
@@ -47,6 +49,8 @@ pub struct SessionEnd {
     pub completed: u64,
     /// Workers that took the place of lost ones.
     pub restarts: u32,
+    /// Workers that met a limit of what a child may use (`max_memory`, say): what they answered may lack something.
+    pub limits_met: u32,
     /// Whether every turn is on disk.
     pub durable: bool,
     /// Whether the kernel confirmed that nothing of its workers is left.
@@ -62,23 +66,36 @@ struct State {
     /// The turn that runs.
     turn: Option<u64>,
     begun: u64,
+    completed: u64,
     restarts: u32,
     waiting: usize,
     idle: bool,
     ending: bool,
-    over: bool,
+    /// Why it is over, for people.
+    over: Option<String>,
+}
+
+/// What changes of a session that goes on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub(super) run: Option<RunId>,
+    pub(super) turn: Option<u64>,
+    pub(super) begun: u64,
+    pub(super) completed: u64,
+    pub(super) restarts: u32,
+    pub(super) waiting: usize,
 }
 
 /// What the driver lets its caller see.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    over: watch::Sender<bool>,
+    over: watch::Sender<Option<Ended>>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { state: Mutex::default(), over: watch::Sender::new(false) }
+        Self { state: Mutex::default(), over: watch::Sender::new(None) }
     }
 }
 
@@ -106,6 +123,13 @@ impl Shared {
         (state.turn, state.begun) = (Some(turn), begun);
         state.waiting = state.waiting.saturating_sub(1);
         state.idle = false;
+    }
+
+    /// The turn that runs waits again.
+    pub(super) fn take_back(&self, begun: u64) {
+        let mut state = self.state();
+        (state.turn, state.begun) = (None, begun);
+        state.waiting += 1;
     }
 
     pub(super) fn set_idle(&self, idle: bool) {
@@ -137,15 +161,38 @@ impl Shared {
         self.state().ending
     }
 
-    pub(super) fn set_over(&self) {
-        self.state().over = true;
-        self.over.send_replace(true);
+    pub(super) fn set_completed(&self, completed: u64) {
+        self.state().completed = completed;
+    }
+
+    pub(super) fn set_over(&self, reason: String, ended: Ended) {
+        self.state().over = Some(reason);
+        self.over.send_replace(Some(ended));
+    }
+
+    /// How it ended, once it has.
+    pub(super) fn end(&self) -> watch::Receiver<Option<Ended>> {
+        self.over.subscribe()
+    }
+
+    /// What it does, but for what does not change.
+    pub(super) fn look(&self) -> Now {
+        let State { worker, last_run, turn, begun, completed, restarts, waiting, .. } =
+            &*self.state();
+        Now {
+            run: last_run.filter(|_| worker.is_some()),
+            turn: *turn,
+            begun: *begun,
+            completed: *completed,
+            restarts: *restarts,
+            waiting: *waiting,
+        }
     }
 
     /// A place in line.
     fn enter(&self) -> Result<(), PromptError> {
         let mut state = self.state();
-        if state.over {
+        if state.over.is_some() {
             return Err(PromptError::Over);
         }
         if state.waiting >= WAITING {
@@ -230,7 +277,8 @@ impl SessionHandle {
     /// Asks something. It waits in line while an earlier turn runs; turns are numbered from 1.
     ///
     /// # Errors
-    /// It was not taken, and why.
+    /// It was not taken, and why. With [`PromptError::Over`] it is on record all the same, as refused, in a write that
+    /// is waited for.
     pub fn prompt(&mut self, text: impl Into<String>) -> Result<Turn<'_>, PromptError> {
         let text = text.into();
         if text.trim().is_empty() {
@@ -239,19 +287,47 @@ impl SessionHandle {
         if text.len() > PROMPT_BYTES {
             return Err(PromptError::TooLong);
         }
-        self.shared.enter()?;
+        let entered = self.shared.enter();
+        if entered == Err(PromptError::Full) {
+            return Err(PromptError::Full);
+        }
+        self.last += 1;
+        let number = self.last;
         let (told, outcome) = oneshot::channel();
-        let number = self.last + 1;
-        let command = Command::Prompt(number, text, told);
-        self.commands.send(command).map_err(|_| PromptError::Over)?;
-        self.last = number;
-        Ok(Turn::new(self, number, outcome))
+        let sent = entered.and_then(|()| {
+            let command = Command::Prompt(number, text.clone(), told);
+            self.commands.send(command).map_err(|_| PromptError::Over)
+        });
+        match sent {
+            Ok(()) => Ok(Turn::new(self, number, outcome)),
+            Err(error) => {
+                self.keep_refused(number, &text);
+                Err(error)
+            }
+        }
+    }
+
+    /// Nobody carries it out any more, so it is written here.
+    fn keep_refused(&self, number: u64, text: &str) {
+        let why = self.shared.state().over.clone();
+        let why = why.unwrap_or_else(|| "its session has ended".to_owned());
+        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refused = outcome::refused(self.id, number, why);
+        refused.durable = database.is_durable();
+        let kept = database.prompted(number, text).and_then(|()| database.ended(&refused));
+        if let Err(error) = kept {
+            tracing::error!(target: "delegate::session", %error, number, "a prompt is not on record");
+        }
     }
 
     /// A handle for another thread, a signal handler or a UI.
     #[must_use]
     pub fn control(&self) -> SessionControl {
-        SessionControl { commands: self.commands.clone(), shared: Arc::clone(&self.shared) }
+        SessionControl {
+            commands: self.commands.clone(),
+            shared: Arc::clone(&self.shared),
+            database: Arc::clone(&self.database),
+        }
     }
 
     /// The turns that have ended, oldest first, from the session's database.
@@ -333,8 +409,9 @@ impl SessionHandle {
 /// Steers a session, from any thread. Every call is idempotent but for words, and after the end a no-op.
 #[derive(Debug, Clone)]
 pub struct SessionControl {
-    commands: mpsc::UnboundedSender<Command>,
-    shared: Arc<Shared>,
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) database: Arc<Mutex<Database>>,
 }
 
 impl SessionControl {
@@ -342,10 +419,14 @@ impl SessionControl {
     /// ([`delegate_child::Session::steer`]).
     ///
     /// # Errors
-    /// It was not accepted, and why; [`SteerError::Ended`] also while a lost worker is replaced.
+    /// It was not accepted, and why; [`SteerError::NoWorker`] while a lost worker is replaced.
     pub fn steer(&self, text: impl Into<String>) -> Result<(), SteerError> {
-        let worker = self.shared.state().worker.clone();
-        let (control, child) = worker.ok_or(SteerError::Ended)?;
+        let (worker, is_over) = {
+            let state = self.shared.state();
+            (state.worker.clone(), state.over.is_some())
+        };
+        let none = if is_over { SteerError::Ended } else { SteerError::NoWorker };
+        let (control, child) = worker.ok_or(none)?;
         control.steer(child, text)
     }
 
@@ -371,10 +452,16 @@ impl SessionControl {
         state.worker.as_ref().and(state.last_run)
     }
 
+    /// Whether the session is over, in whatever way.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.shared.over.borrow().is_some()
+    }
+
     /// Waits until the session is over, in whatever way.
     pub async fn over(&self) {
         // Its sender is held here.
-        drop(self.shared.over.subscribe().wait_for(|over| *over).await);
+        drop(self.shared.over.subscribe().wait_for(Option::is_some).await);
     }
 
     /// Whether its worker waits for a prompt.
@@ -387,6 +474,21 @@ impl SessionControl {
     #[must_use]
     pub fn turn(&self) -> Option<u64> {
         self.shared.turn()
+    }
+
+    /// What is on record of it, also where that is in memory only; `None` when it cannot be read, which is logged.
+    #[must_use]
+    pub fn record(&self) -> Option<(SessionRecord, Vec<TurnRecord>)> {
+        let database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = list::record_in(database.connection()).and_then(|record| {
+            let Some(record) = record else { return Ok(None) };
+            let turns = list::turns_in(database.connection(), record.status != "running")?;
+            Ok(Some((record, turns)))
+        });
+        read.unwrap_or_else(|error| {
+            tracing::error!(target: "delegate::session", %error, "turns cannot be read");
+            None
+        })
     }
 
     /// Workers that took the place of lost ones so far.

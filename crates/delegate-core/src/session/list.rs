@@ -40,12 +40,23 @@ pub struct SessionRecord {
     pub turns: u64,
     /// Those that completed.
     pub completed: u64,
+    /// Prompts that were never begun: the session was over, or it was stopped before their turn.
+    pub refused: u64,
     /// The turn that runs.
     pub turn: Option<u64>,
     /// The run of its latest worker.
     pub run_id: Option<RunId>,
     /// The process that holds it, or held it.
     pub owner_pid: u32,
+}
+
+impl SessionRecord {
+    /// Whether every prompt of one that has ended was asked, and completed.
+    #[must_use]
+    pub fn all_completed(&self) -> bool {
+        let lost = matches!(self.why.as_deref(), Some("gave_up" | "takes_no_turns"));
+        self.completed == self.turns && self.refused == 0 && !lost
+    }
 }
 
 /// A turn, as lists show it.
@@ -67,11 +78,52 @@ pub struct TurnRecord {
     pub outcome: Option<TurnOutcome>,
 }
 
-/// Sessions of a state directory, newest first. One that cannot be read is left out, and logged.
+/// A session that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damaged {
+    /// The name of its folder, which is its id.
+    pub id: String,
+    /// Its database.
+    pub file: PathBuf,
+    /// Why it cannot be read.
+    pub reason: String,
+}
+
+impl std::fmt::Display for Damaged {
+    /// With what can be done.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { id, file, reason } = self;
+        let (folder, file) = (file.parent().unwrap_or(file).display(), file.display());
+        write!(
+            f,
+            "session {id} cannot be read: {reason}: {file} (if it is damaged, `sqlite3 {file} .recover` shows what is \
+             left of it; without the folder {folder} it is forgotten)"
+        )
+    }
+}
+
+/// What a state directory has of sessions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seen {
+    /// Newest first.
+    pub sessions: Vec<SessionRecord>,
+    /// By their ids.
+    pub damaged: Vec<Damaged>,
+}
+
+/// Sessions of a state directory, newest first. One that cannot be read is left out: see [`look`].
 ///
 /// # Errors
 /// The directory cannot be read.
 pub fn sessions(state_dir: &Path) -> Result<Vec<SessionRecord>, StoreError> {
+    look(state_dir).map(|seen| seen.sessions)
+}
+
+/// Sessions of a state directory, and those that cannot be read.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn look(state_dir: &Path) -> Result<Seen, StoreError> {
     let folder = state_dir.join(SESSIONS);
     let failed = |error: io::Error| StoreError::Io {
         what: "reading",
@@ -80,31 +132,34 @@ pub fn sessions(state_dir: &Path) -> Result<Vec<SessionRecord>, StoreError> {
     };
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Seen::default()),
         Err(error) => return Err(failed(error)),
     };
-    let mut found = Vec::new();
+    let mut found = Seen::default();
     for entry in entries {
-        let file = entry.map_err(failed)?.path().join(FILE_NAME);
+        let entry = entry.map_err(failed)?;
+        let file = entry.path().join(FILE_NAME);
         match record(&file) {
-            Ok(Some(record)) => found.push(record),
+            Ok(Some(record)) => found.sessions.push(record),
             Ok(None) => {}
-            Err(error) => {
-                tracing::warn!(target: "delegate::session", %error, file = %file.display(), "not readable");
+            Err(reason) => {
+                let id = entry.file_name().to_string_lossy().into_owned();
+                found.damaged.push(Damaged { id, file, reason });
             }
         }
     }
-    found.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
+    found.sessions.sort_by(|a, b| b.started_at.total_cmp(&a.started_at));
+    found.damaged.sort_by(|a, b| a.id.cmp(&b.id));
     Ok(found)
 }
 
 /// The session that a person means by `text`: a whole id, a unique prefix of 4 or more, `latest` or `-`.
 ///
 /// # Errors
-/// None, or more than one.
+/// None, more than one, or one that cannot be read.
 pub fn find(state_dir: &Path, text: &str) -> Result<SessionRecord, StoreError> {
     let none = || StoreError::NotFound(format!("there is no session `{text}`"));
-    let mut all = sessions(state_dir)?;
+    let Seen { sessions: mut all, damaged } = look(state_dir)?;
     if matches!(text, "latest" | "-") {
         return if all.is_empty() { Err(none()) } else { Ok(all.swap_remove(0)) };
     }
@@ -112,8 +167,13 @@ pub fn find(state_dir: &Path, text: &str) -> Result<SessionRecord, StoreError> {
         return Err(none());
     }
     all.retain(|session| session.id.to_string().starts_with(text));
+    let damaged = damaged.into_iter().find(|one| one.id.starts_with(text));
     match all.len() {
-        0 => Err(none()),
+        0 => Err(damaged.map_or_else(none, |Damaged { file, reason, .. }| StoreError::Io {
+            what: "reading the session in",
+            path: file,
+            reason,
+        })),
         1 => Ok(all.swap_remove(0)),
         _ => Err(StoreError::Ambiguous {
             prefix: text.to_owned(),
@@ -140,7 +200,10 @@ pub fn short_id(sessions: &[SessionRecord], id: RunId) -> String {
 pub fn turns(state_dir: &Path, session: &SessionRecord) -> Result<Vec<TurnRecord>, StoreError> {
     let file = super::database::file_of(state_dir, session.id);
     let lost = session.status != "running";
-    read_turns(&file, lost).map_err(|error| unreadable(&file, &error))
+    let Some(connection) = open(&file).map_err(|error| unreadable(&file, error))? else {
+        return Ok(Vec::new());
+    };
+    turns_in(&connection, lost).map_err(|error| unreadable(&file, error.to_string()))
 }
 
 /// Forgets sessions that ended longer ago than this; gives their ids. With `dry_run` it gives those that would go.
@@ -173,27 +236,41 @@ pub fn prune(
     Ok(gone)
 }
 
-fn unreadable(file: &Path, error: &rusqlite::Error) -> StoreError {
-    StoreError::Io { what: "reading", path: file.to_owned(), reason: error.to_string() }
+fn unreadable(file: &Path, reason: String) -> StoreError {
+    StoreError::Io { what: "reading", path: file.to_owned(), reason }
 }
 
-/// Opens for reading; `None` for a file of a later program, or none.
-fn open(file: &PathBuf) -> rusqlite::Result<Option<Connection>> {
+/// Opens for reading; `None` where there is no session: no file, or one in which nothing was written yet.
+fn open(file: &Path) -> Result<Option<Connection>, String> {
     if !file.exists() {
         return Ok(None);
     }
+    let connection = connect(file).map_err(|error| error.to_string())?;
+    match version(&connection).map_err(|error| error.to_string())? {
+        0 => Ok(None),
+        VERSION => Ok(Some(connection)),
+        later => Err(format!("a later version of this program wrote it (schema {later})")),
+    }
+}
+
+fn connect(file: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(file, flags)?;
     connection.busy_timeout(Duration::from_secs(5))?;
-    Ok((version(&connection)? == VERSION).then_some(connection))
+    Ok(connection)
 }
 
 fn id(text: Option<String>) -> Option<RunId> {
     text?.parse().ok()
 }
 
-fn record(file: &PathBuf) -> rusqlite::Result<Option<SessionRecord>> {
+fn record(file: &Path) -> Result<Option<SessionRecord>, String> {
     let Some(connection) = open(file)? else { return Ok(None) };
+    record_in(&connection).map_err(|error| error.to_string())
+}
+
+/// The session of an open database.
+pub(super) fn record_in(connection: &Connection) -> rusqlite::Result<Option<SessionRecord>> {
     let head = |row: &Row<'_>| {
         let owner = Owner {
             pid: row.get("owner_pid")?,
@@ -218,6 +295,7 @@ fn record(file: &PathBuf) -> rusqlite::Result<Option<SessionRecord>> {
             restarts: row.get("restarts")?,
             turns: 0,
             completed: 0,
+            refused: 0,
             turn: None,
             run_id: None,
             owner_pid: owner.pid,
@@ -228,19 +306,21 @@ fn record(file: &PathBuf) -> rusqlite::Result<Option<SessionRecord>> {
         return Ok(None);
     };
     let counts = "SELECT COUNT(began_at), COUNT(CASE status WHEN 'completed' THEN 1 END),
+                  COUNT(CASE WHEN began_at IS NULL THEN ended_at END),
                   MAX(CASE WHEN began_at IS NOT NULL AND ended_at IS NULL THEN number END) FROM turns";
-    let counted = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
-    let (turns, completed, turn): (i64, i64, Option<i64>) =
+    let counted = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+    let (turns, completed, refused, turn): (i64, i64, i64, Option<i64>) =
         connection.query_row(counts, [], counted)?;
     (session.turns, session.completed) = (natural(turns), natural(completed));
+    session.refused = natural(refused);
     session.turn = turn.map(natural).filter(|_| session.status == "running");
     let run = "SELECT run_id FROM workers ORDER BY number DESC LIMIT 1";
     session.run_id = id(connection.query_row(run, [], |row| row.get(0)).optional()?);
     Ok(Some(session))
 }
 
-fn read_turns(file: &PathBuf, over: bool) -> rusqlite::Result<Vec<TurnRecord>> {
-    let Some(connection) = open(file)? else { return Ok(Vec::new()) };
+/// Its turns; `over` says that nobody carries them out any more.
+pub(super) fn turns_in(connection: &Connection, over: bool) -> rusqlite::Result<Vec<TurnRecord>> {
     let one = |row: &Row<'_>| {
         let (began_at, ended_at): (Option<f64>, _) = (row.get("began_at")?, row.get("ended_at")?);
         let outcome: Option<String> = row.get("outcome")?;

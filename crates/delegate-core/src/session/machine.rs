@@ -1,8 +1,8 @@
 //! Which prompt is given when, what a lost worker comes to, and when a session is over: a pure machine of
 //! (state, event, now). [`super::drive`] waits and acts.
 //!
-//! A turn is given to one worker, once: one whose worker is lost is over, and is never given again. What waits in
-//! line goes to the next worker. A worker that leaves, in whatever way, while it is wanted is replaced; but no more
+//! A turn is begun by one worker, once: one whose worker is lost is over, and is never given again. What waits in
+//! line goes to the next worker, and so does what was on its way to one that says that it has not begun it. A worker that leaves, in whatever way, while it is wanted is replaced; but no more
 //! often than [`Policy::max_restarts`] within [`Policy::window`], and never one whose agent takes no prompts.
 
 use std::collections::VecDeque;
@@ -73,6 +73,17 @@ pub(super) enum Stop {
     Timeout,
 }
 
+/// How a worker has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// In some way: what it did is not known.
+    Lost,
+    /// By its own word that it has begun no turn since the last one ended.
+    BetweenTurns,
+    /// So will each.
+    Hopeless,
+}
+
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
@@ -82,8 +93,8 @@ pub(super) enum Event {
     Asked,
     /// The worker says that this turn is over.
     Over(u64),
-    /// The worker has left, or could not be started. `hopeless`: so will each.
-    Gone { hopeless: bool },
+    /// The worker has left, or could not be started.
+    Gone(Parting),
     /// This turn is not wanted any more.
     StopTurn(u64),
     /// No more prompts: it ends behind those that wait.
@@ -111,6 +122,8 @@ pub(super) enum Effect {
     Settle(u64, Option<Stop>),
     /// The turn ended with its worker.
     Lose(u64, Option<Stop>),
+    /// The turn was on its way to a worker that has not begun it: it is the first in line again.
+    TakeBack(u64),
     /// The turn is never begun.
     Refuse(u64),
     /// That was all.
@@ -228,7 +241,7 @@ impl Machine {
                     effects.push(Effect::Settle(number, turn.stop));
                 }
             }
-            Event::Gone { hopeless } => self.gone(hopeless, now, &mut effects),
+            Event::Gone(parting) => self.gone(parting, now, &mut effects),
             Event::StopTurn(number) => self.stop_turn(number, now, &mut effects),
             Event::Close => {
                 self.close(Why::Closed);
@@ -283,14 +296,20 @@ impl Machine {
         }
     }
 
-    fn gone(&mut self, hopeless: bool, now: Duration, effects: &mut Vec<Effect>) {
+    fn gone(&mut self, parting: Parting, now: Duration, effects: &mut Vec<Effect>) {
         if self.worker == Worker::None {
             return;
         }
         if let Worker::Works(turn) = self.worker {
-            effects.push(Effect::Lose(turn.number, turn.stop));
+            if parting == Parting::BetweenTurns && turn.stop.is_none() {
+                self.begun -= 1;
+                self.line.push_front(turn.number);
+                effects.push(Effect::TakeBack(turn.number));
+            } else {
+                effects.push(Effect::Lose(turn.number, turn.stop));
+            }
         }
-        if hopeless {
+        if parting == Parting::Hopeless {
             self.close(Why::TakesNoTurns);
         }
         let done = match self.closing {

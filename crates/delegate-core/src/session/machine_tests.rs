@@ -20,8 +20,9 @@ fn policy() -> Policy {
     }
 }
 
-const GONE: Event = Event::Gone { hopeless: false };
-const HOPELESS: Event = Event::Gone { hopeless: true };
+const GONE: Event = Event::Gone(Parting::Lost);
+const HOPELESS: Event = Event::Gone(Parting::Hopeless);
+const LEFT: Event = Event::Gone(Parting::BetweenTurns);
 
 fn after(policy: Policy, events: &[Event]) -> Machine {
     let mut machine = Machine::new(policy);
@@ -45,9 +46,9 @@ const STATES: [(&str, &[Event]); 8] = [
 
 #[test]
 fn every_state_against_every_event() {
-    use Effect::{EndWorker, Give, Launch, Lose, NoMore, Over, Refuse, Settle, StopTurn};
+    use Effect::{EndWorker, Give, Launch, Lose, NoMore, Over, Refuse, Settle, StopTurn, TakeBack};
     let asked = Some(Stop::Asked);
-    let table: [(Event, [Vec<Effect>; 8]); 9] = [
+    let table: [(Event, [Vec<Effect>; 8]); 10] = [
         (
             Event::Prompted(9),
             [
@@ -94,6 +95,19 @@ fn every_state_against_every_event() {
                 vec![Launch],
                 vec![Lose(1, None), Launch],
                 vec![Lose(1, None), Launch],
+                vec![Launch],
+                vec![Lose(1, asked), Launch],
+                vec![Over(Why::Closed)],
+                vec![],
+            ],
+        ),
+        (
+            LEFT,
+            [
+                vec![Launch],
+                vec![Launch],
+                vec![TakeBack(1), Launch],
+                vec![TakeBack(1), Launch],
                 vec![Launch],
                 vec![Lose(1, asked), Launch],
                 vec![Over(Why::Closed)],
@@ -221,6 +235,21 @@ fn it_gives_up_when_workers_are_lost_too_often_within_the_window() {
 }
 
 #[test]
+fn what_was_not_begun_is_the_first_in_line_again_as_if_it_had_not_been_given() {
+    let policy = Policy { max_turns: Some(1), ..policy() };
+    let way = [Event::Asked, Event::Prompted(1), Event::Prompted(2), LEFT];
+    let mut machine = after(policy, &way);
+    assert_eq!(machine.step(Event::Asked, at(1)), [Effect::Give(1)], "it is no second turn");
+    assert_eq!(machine.next_deadline(), Some(at(61)), "its time begins anew");
+    machine.step(LEFT, at(2));
+    let given_up = [Effect::TakeBack(1), Effect::Refuse(1), Effect::Refuse(2)];
+    machine.step(Event::Asked, at(3));
+    let last = machine.step(LEFT, at(4));
+    assert_eq!(last[..3], given_up, "and a worker that never begins one counts as lost");
+    assert_eq!(last[3..], [Effect::Over(Why::GaveUp)]);
+}
+
+#[test]
 fn of_the_reasons_to_end_the_strongest_is_told() {
     let way = [Event::Asked, Event::Prompted(1), Event::Close, Event::Stop, Event::Close];
     let ended = after(policy(), &way).step(GONE, at(1));
@@ -233,6 +262,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => (1_u64..9).prop_map(Event::Over),
         2 => Just(GONE),
         1 => Just(HOPELESS),
+        2 => Just(LEFT),
         2 => (1_u64..9).prop_map(Event::StopTurn),
         1 => Just(Event::Close),
         1 => Just(Event::Stop),
@@ -269,6 +299,9 @@ proptest! {
                     Effect::Refuse(number) => {
                         prop_assert!(!begun.contains(&number));
                         ended.push(number);
+                    }
+                    Effect::TakeBack(number) => {
+                        prop_assert_eq!(begun.pop(), Some(number));
                     }
                     Effect::Over(_) => over = true,
                     Effect::Launch

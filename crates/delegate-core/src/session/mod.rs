@@ -11,6 +11,7 @@
 //! | `database` | `session.sqlite` |
 //! | `drive` | waits and acts |
 //! | `handle`, `turn` | what the caller holds |
+//! | `outside` | what others see of one that goes on, and its end |
 //! | `list` | sessions of this and other processes |
 
 mod database;
@@ -19,6 +20,7 @@ mod handle;
 pub mod list;
 pub(crate) mod machine;
 pub(crate) mod outcome;
+mod outside;
 mod turn;
 
 pub use self::handle::{PromptError, SessionControl, SessionEnd, SessionHandle};

@@ -8,6 +8,7 @@ use delegate_protocol::{Cause, ExitReason, Outcome, RunId, Status, Tokens, TurnE
 use serde::{Deserialize, Serialize};
 
 use super::machine::Stop;
+use crate::collect::limits;
 
 /// Characters of [`TurnOver::preview`].
 const PREVIEW: usize = 160;
@@ -146,7 +147,9 @@ pub(super) fn told(begun: Begun, stop: Option<Stop>, end: TurnEnd) -> TurnOutcom
 /// By the end of its worker; `None` where nothing is known of that.
 pub(super) fn lost(begun: Begun, stop: Option<Stop>, worker: Option<Outcome>) -> TurnOutcome {
     let why = worker.as_ref().and_then(|worker| worker.error.clone());
-    let why = why.unwrap_or_else(|| "it left without a word".to_owned());
+    let mut why = why.unwrap_or_else(|| "it left without a word".to_owned());
+    let met = worker.as_ref().and_then(limits::met).filter(|met| !why.contains(met));
+    why.extend(met.map(|met| format!("; {met}")));
     let ended = worker.as_ref().map(|worker| (worker.status, worker.exit_reason));
     let (status, exit_reason, error) = match (stop, ended) {
         (Some(Stop::Timeout), _) => {

@@ -103,7 +103,7 @@ impl Files {
             if log != Log::Manifest {
                 folder.push(index.to_string());
             }
-            place::private_dir(&folder)?;
+            place::private_dirs_below(root.parent().unwrap_or(root), &folder)?;
             if self.open.len() >= self.max_open {
                 let oldest = self.open.iter().min_by_key(|(_, open)| open.last_used);
                 if let Some(oldest) = oldest.map(|(key, _)| *key) {

@@ -25,11 +25,30 @@ const NETWORK: [&str; 12] = [
 
 /// Makes a directory and its parents, mode 0700 where they are new.
 pub(crate) fn private_dir(path: &Path) -> io::Result<()> {
+    builder().recursive(true).create(path)
+}
+
+/// Makes the directories below `root` that lead to `path`. `root` must be there: what somebody has deleted as a whole is not
+/// begun again by who still had something to write.
+pub(super) fn private_dirs_below(root: &Path, path: &Path) -> io::Result<()> {
+    let below = path.strip_prefix(root).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut made = root.to_owned();
+    for name in below {
+        made.push(name);
+        match builder().create(&made) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn builder() -> DirBuilder {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "there are no modes"))]
     let mut builder = DirBuilder::new();
-    builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+    builder
 }
 
 /// Opens for writing, mode 0600 where it is new.
@@ -73,6 +92,22 @@ fn network_mount(mounts: &str, path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_deleted_as_a_whole_is_not_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let folder = state.join("runs/x/0");
+        assert!(private_dirs_below(&state, &folder).is_err() && !state.exists());
+        private_dir(&state).unwrap();
+        for _ in 0..2 {
+            private_dirs_below(&state, &folder).unwrap();
+        }
+        assert!(folder.is_dir());
+        std::fs::remove_dir_all(state.join("runs")).unwrap();
+        private_dirs_below(&state, &folder).unwrap();
+        assert!(private_dirs_below(&folder, &state).is_err(), "it is not below");
+    }
 
     #[test]
     fn the_deepest_mount_decides() {

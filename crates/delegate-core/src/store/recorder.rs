@@ -124,7 +124,12 @@ impl Recorder {
 
     /// An outcome names a folder that is there, or none.
     fn make_folder(&self, outcome: &mut Outcome) {
-        if let Some(Err(error)) = outcome.logs.as_deref().map(place::private_dir) {
+        // STATE/runs/RUN/N
+        let made = |logs: &std::path::Path| match logs.ancestors().nth(3) {
+            Some(state) => place::private_dirs_below(state, logs),
+            None => place::private_dir(logs),
+        };
+        if let Some(Err(error)) = outcome.logs.as_deref().map(made) {
             self.warn_of_logs(Err(error));
             outcome.logs = None;
         }

@@ -180,7 +180,10 @@ struct Spilled {
 
 impl Spilled {
     fn create(path: &Path) -> io::Result<Self> {
-        path.parent().map_or(Ok(()), place::private_dir)?;
+        // STATE/runs/RUN/N/result
+        if let (Some(folder), Some(state)) = (path.parent(), path.ancestors().nth(4)) {
+            place::private_dirs_below(state, folder)?;
+        }
         let file = place::private_file(path, OpenOptions::new().write(true).truncate(true))?;
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), finished: false })
     }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use super::grade::{Exempt, Facts, Grade, Kind, Marked, Verdict, grade};
+use super::groups;
 use super::{Finding, Found, Proof, SparedOne};
 use crate::cgroup;
 use crate::containment;
@@ -143,6 +144,7 @@ pub(super) fn look(
     }
     finding.unreadable =
         snapshot.processes.values().filter(|seen| cannot_be_read(&snapshot, seen)).count();
+    finding.groups = groups::look(&snapshot);
     finding.found = met.into_values().collect();
     finding.found.sort_by(|one, two| {
         let key = |found: &Found| (found.owner.start, found.owner.pid, found.identity.start);

@@ -165,3 +165,15 @@ fn a_journal_without_its_head_is_known_by_its_name() {
     let named = finished.contents.owner.expect("by name");
     assert_eq!((named.boot, named.pid, named.start), (owner().boot, owner().pid, owner().start));
 }
+
+#[test]
+fn a_folder_that_is_gone_is_not_made_again() {
+    let dir = tempfile::tempdir().expect("dir");
+    let state = dir.path().join("state");
+    Journal::open(&state, &owner()).expect_err("there is no such folder");
+    assert!(!state.exists());
+    fs::create_dir(&state).expect("make");
+    for _ in 0..2 {
+        Journal::open(&state, &owner()).expect("a journal");
+    }
+}

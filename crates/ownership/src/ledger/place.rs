@@ -40,11 +40,25 @@ pub(super) enum Refused {
     NoPlace(String),
 }
 
-/// Opens or begins the ledger. With `suspect`, every page is checked: writing to it has failed.
-pub(super) fn open(path: &Path, suspect: bool) -> Result<Opened, String> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(dir).map_err(|error| said(dir, &error))?;
+/// The folder that it lies in.
+pub(super) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Makes that, 0700, where it is not there.
+pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Opens or begins the ledger. With `suspect`, every page is checked: writing to it has failed. With `made`, its folder was
+/// there before: one that somebody has deleted is not made anew by who still has something to write.
+pub(super) fn open(path: &Path, suspect: bool, made: bool) -> Result<Opened, String> {
+    let dir = folder_of(path);
+    if !made {
+        make_folder(dir).map_err(|error| said(dir, &error))?;
+    } else if !dir.is_dir() {
+        return Err(said(dir, &"it was deleted"));
+    }
     let lock = beside(path, ".lock");
     let lock = OpenOptions::new().append(true).create(true).mode(0o600).open(&lock);
     // Where it cannot be made, the ledger cannot either; that has the better message.
@@ -56,7 +70,7 @@ pub(super) fn open(path: &Path, suspect: bool) -> Result<Opened, String> {
             let aside =
                 park(path).map_err(|error| format!("{why}; it cannot be moved: {error}"))?;
             let remark = format!("{why}; moved to {}, a fresh one is begun", aside.display());
-            again(path, remark)
+            afresh(path, remark)
         }
         // A newer program's living rows are its evidence: its file stays where it is.
         Err(Refused::Newer(version)) => {
@@ -66,12 +80,12 @@ pub(super) fn open(path: &Path, suspect: bool) -> Result<Opened, String> {
                 path.display(),
                 own.display()
             );
-            again(&own, remark)
+            afresh(&own, remark)
         }
     }
 }
 
-fn again(path: &Path, remark: String) -> Result<Opened, String> {
+fn afresh(path: &Path, remark: String) -> Result<Opened, String> {
     match try_open(path, false) {
         Ok(opened) => Ok(Opened { remark: Some(remark), ..opened }),
         Err(Refused::NoPlace(why) | Refused::Unusable(why)) => Err(format!("{remark}, but: {why}")),

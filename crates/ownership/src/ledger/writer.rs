@@ -147,6 +147,8 @@ pub(super) struct Writer {
     path: PathBuf,
     owner: Identity,
     file: Option<Opened>,
+    /// Its folder was there: one that somebody has deleted since is not made anew.
+    made: bool,
     /// A write found damage: the next opening checks every page.
     suspect: bool,
     /// Pages in the log after the last commit.
@@ -155,7 +157,9 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(shared: Arc<Shared>, path: PathBuf, owner: Identity) -> Self {
-        Self { shared, path, owner, file: None, suspect: false, log: Arc::default() }
+        // Where it cannot be made now, the opening says why, and may make it later.
+        let made = place::make_folder(place::folder_of(&path)).is_ok();
+        Self { shared, path, owner, file: None, made, suspect: false, log: Arc::default() }
     }
 
     pub(super) fn run(mut self) {
@@ -193,7 +197,8 @@ impl Writer {
             return Ok(());
         }
         let was_open = self.file.take().is_some();
-        let mut opened = place::open(&self.path, self.suspect)?;
+        let mut opened = place::open(&self.path, self.suspect, self.made)?;
+        self.made = true;
         let log = Arc::clone(&self.log);
         let count = move |_: &mut Wal, pages| {
             log.store(pages, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use delegate_core::control::{self, Ask, Client, LiveRunInfo};
-use delegate_core::run::LiveChild;
+use delegate_core::run::{LiveChild, LiveSession};
 use serde_json::{Value, json};
 
 use crate::cli::render::text::{escape, took};
@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Questions that nobody answered and that are still out, with `--watch`: then nobody is asked.
 const MOST_OUT: usize = 32;
 
+/// Characters of a session's id: a prefix that [`crate::cli::commands::stop`] takes, unless another begins as well.
+const SHORT: usize = 8;
+
 static OUT: AtomicUsize = AtomicUsize::new(0);
 
 /// A task, and the run that it is of.
@@ -27,6 +30,8 @@ static OUT: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Task {
     run_id: String,
     child: LiveChild,
+    /// That it is the worker of.
+    session: Option<LiveSession>,
 }
 
 /// The tasks of delegators, by the numbers of these.
@@ -88,9 +93,15 @@ fn ask_one(mut client: Client, tell: &Sender<(u32, Vec<Task>)>) {
     let runs = answer.get("runs").cloned().unwrap_or_default();
     let runs: Result<Vec<LiveRunInfo>, _> = serde_json::from_value(runs);
     if let (Some(pid), Ok(runs)) = (pid, runs) {
+        // An earlier version tells none.
+        let sessions = answer.get("sessions").cloned().unwrap_or_default();
+        let sessions: Vec<LiveSession> = serde_json::from_value(sessions).unwrap_or_default();
         let of = |run: LiveRunInfo| {
-            let run_id = run.run_id.to_string();
-            run.list.children.into_iter().map(move |child| Task { run_id: run_id.clone(), child })
+            let (run_id, session) = (run.run_id.to_string(), sessions.iter());
+            let session = session.clone().find(|one| one.run_id == Some(run.run_id)).cloned();
+            let task =
+                move |child| Task { run_id: run_id.clone(), child, session: session.clone() };
+            run.list.children.into_iter().map(task)
         };
         // Fails only when nobody waits any more.
         drop(tell.send((pid, runs.into_iter().flat_map(of).collect())));
@@ -112,7 +123,7 @@ impl Task {
         &self.child.state
     }
 
-    /// `task 2 running 4.1s: count tests (tool rg, model m)`.
+    /// `task 2 running 4.1s: count tests (tool rg, model m)`; of a session `session k7f3, turn 3 running 4.1s: …`.
     pub(super) fn line(&self) -> String {
         let LiveChild { task_index, state, goal, running_seconds, tool, model, .. } = &self.child;
         let time = running_seconds.and_then(|time| Duration::try_from_secs_f64(time).ok());
@@ -122,16 +133,31 @@ impl Task {
             parts.iter().filter_map(|(name, part)| Some(format!("{name} {}", part.as_ref()?)));
         let parts = parts.collect::<Vec<_>>().join(", ");
         let parts = if parts.is_empty() { parts } else { format!(" ({parts})") };
-        escape(&format!("task {task_index} {state}{time}: {goal}{parts}")).into_owned()
+        let who = self.session.as_ref().map(of_session);
+        let who = who.unwrap_or_else(|| format!("task {task_index}"));
+        escape(&format!("{who} {state}{time}: {goal}{parts}")).into_owned()
     }
 
     pub(super) fn value(&self) -> Value {
         let mut value = serde_json::to_value(&self.child).unwrap_or_else(|_| json!({}));
         if let Some(fields) = value.as_object_mut() {
             fields.insert("run_id".to_owned(), self.run_id.clone().into());
+            fields.insert("session".to_owned(), json!(self.session));
         }
         value
     }
+}
+
+/// What it does, or how many turns it has had.
+fn of_session(session: &LiveSession) -> String {
+    let LiveSession { session_id, turn, turns, waiting, .. } = session;
+    let what = match turn {
+        Some(turn) => format!("turn {turn}"),
+        None => format!("between turns ({turns} so far)"),
+    };
+    let line = if *waiting == 0 { String::new() } else { format!(", {waiting} in line") };
+    let id: String = session_id.to_string().chars().take(SHORT).collect();
+    format!("session {id}, {what}{line},")
 }
 
 #[expect(clippy::disallowed_methods, reason = "a command that waits for answers")]

@@ -19,7 +19,7 @@
 //! one; without, it is dropped where no turn runs.
 //!
 //! Threads move the bytes, so that a program that does not read cannot hold up one that writes. A program that ends
-//! breaks its worker, and the session replaces that.
+//! breaks its worker, also between two turns, and the session replaces that.
 
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::thread;
@@ -137,7 +137,14 @@ impl Talk {
         let (say, said) = bounded(SAID);
         let say_too = say.clone();
         start("program-in", move || write(to_program, &unread))?;
-        start("program-out", move || read(from_stdout, &say))?;
+        let bell = session.bell();
+        start("program-out", move || {
+            read(from_stdout, &say);
+            // So that there is room for the last word, where nobody listens just now; and then for that word.
+            bell.ring();
+            drop(say.send(Said::Closed));
+            bell.ring();
+        })?;
         start("program-err", move || read_errors(from_stderr, &say_too))?;
         let talk = Self { program, owned, lines, said, errors: Tail::new(STDERR_TAIL) };
         let history = session.history()?;
@@ -153,7 +160,7 @@ impl Talk {
     /// It failed, was stopped, or the program is of no use any more.
     pub(super) fn turn(&mut self, prompt: &str, session: &mut Session) -> Result<String, Failure> {
         let number = session.turn().unwrap_or_default();
-        self.hear_between_turns(session)?;
+        self.hear_between_turns(session).map_err(before_this_turn)?;
         self.tell(&json!({ "turn": number, "prompt": prompt }))?;
         let mut stopping = false;
         loop {
@@ -192,7 +199,10 @@ impl Talk {
     }
 
     /// What it has said since the last turn: an answer there is none of the next prompt.
-    fn hear_between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(super) fn hear_between_turns(&mut self, session: &mut Session) -> Result<(), Failure> {
         while let Ok(said) = self.said.try_recv() {
             match said {
                 Said::Stderr(bytes) => self.keep(session, &bytes),
@@ -208,11 +218,7 @@ impl Talk {
                     }
                 }
                 Said::TooLong => dropped(session),
-                Said::Closed => {
-                    let Failure::Broken { message } = self.broken(session) else { continue };
-                    let message = format!("before this turn: {message}");
-                    return Err(Failure::Broken { message });
-                }
+                Said::Closed => return Err(self.broken(session)),
             }
         }
         Ok(())
@@ -233,7 +239,7 @@ impl Talk {
         }
         let message = match verdict::of_exit(&self.program, status, &self.errors) {
             Err(Failure::Failed { message, .. } | Failure::Broken { message }) => message,
-            Ok(()) | Err(_) => format!("{}: it ended in a turn, and gave no answer", self.program),
+            Ok(()) | Err(_) => format!("{}: it ended while it was wanted", self.program),
         };
         Failure::Broken { message }
     }
@@ -242,6 +248,17 @@ impl Talk {
         self.lines.try_send(format!("{word}\n")).map_err(|_| Failure::Broken {
             message: format!("{}: it does not read its stdin", self.program),
         })
+    }
+}
+
+fn before_this_turn(failure: Failure) -> Failure {
+    match failure {
+        Failure::Broken { message } => {
+            Failure::Broken { message: format!("before this turn: {message}") }
+        }
+        other @ (Failure::Failed { .. } | Failure::Interrupted | Failure::MaxIterations { .. }) => {
+            other
+        }
     }
 }
 
@@ -282,7 +299,7 @@ fn write(mut to: PipeWriter, lines: &Receiver<String>) {
     }
 }
 
-/// Reads lines to the end. What is no UTF-8 becomes U+FFFD.
+/// Reads lines to the end, or until nobody wants them. What is no UTF-8 becomes U+FFFD.
 fn read(from: PipeReader, say: &Sender<Said>) {
     let mut from = BufReader::new(from);
     // The rest of an object that is too long.
@@ -306,7 +323,7 @@ fn read(from: PipeReader, say: &Sender<Said>) {
                     return;
                 }
             }
-            Ok(0) | Err(_) => return drop(say.send(Said::Closed)),
+            Ok(0) | Err(_) => return,
         }
     }
 }

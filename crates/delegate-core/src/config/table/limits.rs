@@ -7,6 +7,9 @@ use super::{Id, KeyInfo, SECOND, Type, U32, seconds};
 /// A worker that has less does not come up.
 const LEAST_FILES: u64 = 32;
 
+/// The kernel takes no more for one cgroup (`PID_MAX_LIMIT` on 64 bits, as in man 5 proc of `pid_max`).
+pub(crate) const MOST_PROCESSES: u64 = 4_194_304;
+
 /// Threads of a worker of our own, and one program that it starts.
 const LEAST_PROCESSES: u64 = 8;
 
@@ -23,7 +26,7 @@ pub(super) const MAX_MEMORY: KeyInfo = KeyInfo {
 pub(super) const MAX_PROCESSES: KeyInfo = KeyInfo {
     id: Id::MaxProcesses,
     name: "max_processes",
-    kind: Type::Count { min: LEAST_PROCESSES, max: U32, optional: true },
+    kind: Type::Count { min: LEAST_PROCESSES, max: MOST_PROCESSES, optional: true },
     default: "null",
     also: None,
     sensitive: false,
