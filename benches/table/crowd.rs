@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, ExitCode, Stdio, id};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use delegate_runtime::blocking::Run;
 use delegate_runtime::{Event, Task};
 
 use crate::support::agents::Held;
@@ -74,23 +75,30 @@ fn cpu(pid: u32) -> u64 {
     10 * (stat.get(11).unwrap_or(&0) + stat.get(12).unwrap_or(&0))
 }
 
-/// Everybody below this process, with the processor time of each in ms.
-fn below() -> BTreeMap<u32, u64> {
-    let mut found = BTreeMap::new();
-    let mut next = vec![id()];
-    while let Some(pid) = next.pop() {
-        // Children hang on the thread that started them.
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        for task in tasks {
-            let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            let pids = text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok());
-            for pid in pids.filter(|pid| !found.contains_key(pid)).collect::<Vec<_>>() {
-                found.insert(pid, cpu(pid));
-                next.push(pid);
-            }
+/// By what names guards go.
+const GUARDS: [&str; 2] = ["warden", "minder"];
+
+/// The guards above these children, and what else they have started: templates, workers that wait.
+fn guards(children: &[u32]) -> Vec<u32> {
+    let mut guards = Vec::new();
+    let above = |pid: u32| stat(pid).get(1).and_then(|pid| u32::try_from(*pid).ok());
+    let mut at = children.first().copied().and_then(above);
+    while let Some(pid) = at {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if !GUARDS.contains(&name.trim()) {
+            break;
         }
+        guards.push(pid);
+        at = above(pid);
     }
-    found
+    let known: BTreeSet<_> = children.iter().chain(&guards).copied().collect();
+    let started = guards.iter().flat_map(|pid| {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
+    });
+    let started: Vec<_> = started.filter(|pid| !known.contains(pid)).collect();
+    guards.into_iter().chain(started).collect()
 }
 
 /// What stands while all children live.
@@ -104,8 +112,7 @@ struct Standing {
 
 fn standing(began: Instant, available_before: u64, children: &[u32]) -> Standing {
     let there = began.elapsed().as_nanos();
-    let known: BTreeSet<_> = children.iter().copied().collect();
-    let guards: Vec<_> = below().into_keys().filter(|pid| !known.contains(pid)).collect();
+    let guards = guards(children);
     let sum = |of: fn(u32) -> u64, pids: &mut dyn Iterator<Item = u32>| pids.map(of).sum::<u64>();
     let own = sum(proportional, &mut children.iter().copied());
     let in_kernel = sum(kernel, &mut children.iter().copied());
@@ -129,41 +136,64 @@ fn numbers(standing: &Standing, ended: u128, cpu: [u64; 2]) -> Vec<u128> {
     times.chain(descriptors).chain(cpu.map(u128::from)).collect()
 }
 
-/// So many children of ours that say one word and wait for one another.
+/// A run of children that have said one word and wait for one another.
+struct Waiting {
+    run: Run,
+    gate: tempfile::NamedTempFile,
+    pids: Vec<u32>,
+}
+
+impl Waiting {
+    fn start(rig: &Rig, count: usize) -> Result<Self, String> {
+        let gate = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        gate.as_file().lock().map_err(|error| error.to_string())?;
+        let tasks = (0..count)
+            .map(|index| Task::of::<Held>(format!("child {index}"), gate.path().to_owned()));
+        let mut run = rig.delegator.batch(tasks).start().map_err(|error| error.to_string())?;
+        let (mut pids, mut spoke) = (Vec::new(), BTreeSet::new());
+        for event in run.events() {
+            if let Event::Start { pid: Some(pid), .. } = event {
+                pids.push(pid);
+            } else if let Event::Text { child, .. } = event {
+                spoke.insert(child);
+            }
+            if spoke.len() == count {
+                break;
+            }
+        }
+        if spoke.len() < count {
+            return Err(format!("{} of {count} children spoke", spoke.len()));
+        }
+        Ok(Self { run, gate, pids })
+    }
+
+    /// How long they take to end, all of them with their answer.
+    fn end(self) -> Result<Duration, String> {
+        let released = Instant::now();
+        self.gate.as_file().unlock().map_err(|error| error.to_string())?;
+        let report = self.run.finish();
+        let ended = released.elapsed();
+        if report.all_completed() { Ok(ended) } else { Err("not all have completed".to_owned()) }
+    }
+}
+
+/// So many children of ours at once, after one that shows who its guards are, and for which a template is made.
 pub(crate) fn ours(rig: &Rig, count: usize) -> Result<Vec<u128>, String> {
-    let gate = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
-    gate.as_file().lock().map_err(|error| error.to_string())?;
-    let (before, cpu_before, guards_before) = (available(), cpu(id()), below());
+    let first = Waiting::start(rig, 1)?;
+    let of_guards: BTreeMap<u32, u64> =
+        guards(&first.pids).into_iter().map(|pid| (pid, cpu(pid))).collect();
+    first.end()?;
+    if of_guards.is_empty() {
+        return Err("its guards were not found".to_owned());
+    }
+    let (before, cpu_before) = (available(), cpu(id()));
     let began = Instant::now();
-    let tasks =
-        (0..count).map(|index| Task::of::<Held>(format!("child {index}"), gate.path().to_owned()));
-    let mut run = rig.delegator.batch(tasks).start().map_err(|error| error.to_string())?;
-    let (mut pids, mut spoke) = (Vec::new(), BTreeSet::new());
-    for event in run.events() {
-        if let Event::Start { pid: Some(pid), .. } = event {
-            pids.push(pid);
-        } else if let Event::Text { child, .. } = event {
-            spoke.insert(child);
-        }
-        if spoke.len() == count {
-            break;
-        }
-    }
-    let standing = standing(began, before, &pids);
-    let released = Instant::now();
-    gate.as_file().unlock().map_err(|error| error.to_string())?;
-    let report = run.finish();
-    let ended = released.elapsed().as_nanos();
-    if spoke.len() < count || !report.all_completed() {
-        return Err(format!(
-            "{} of {count} spoke, {} outcomes",
-            spoke.len(),
-            report.statuses().len()
-        ));
-    }
+    let waiting = Waiting::start(rig, count)?;
+    let standing = standing(began, before, &waiting.pids);
+    let ended = waiting.end()?.as_nanos();
     let guards = standing.guards.iter();
-    let guards = guards.map(|pid| cpu(*pid) - guards_before.get(pid).unwrap_or(&0)).sum();
-    Ok(numbers(&standing, ended, [cpu(id()) - cpu_before, guards]))
+    let used = guards.map(|pid| cpu(*pid).saturating_sub(*of_guards.get(pid).unwrap_or(&0)));
+    Ok(numbers(&standing, ended, [cpu(id()) - cpu_before, used.sum()]))
 }
 
 /// Bare processes of this program: says so, and answers `alive N`.

@@ -79,12 +79,14 @@ pub(crate) fn judge(
     Some(Verdict { met, found, beside })
 }
 
-/// Three digits that say something.
+/// Two or three digits that say something.
 pub(crate) fn number(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
-        _ => 2,
+        size if size >= 0.1 => 2,
+        0.0 => 0,
+        _ => 4,
     };
     format!("{value:.digits$}")
 }

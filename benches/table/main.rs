@@ -203,10 +203,8 @@ fn of_bench(bench: &Bench, rounds: usize) -> Vec<Measured> {
     let rounds = rounds.min(bench.rounds);
     match Peers::bench(bench, rounds) {
         Ok(rows) => {
-            let measured = rows.into_iter().map(|(name, median, least)| Measured {
-                name,
-                figures: Ok(Figures { rounds, median, least, most: median }),
-            });
+            let measured =
+                rows.into_iter().map(|(name, figures)| Measured { name, figures: Ok(figures) });
             measured.collect()
         }
         Err(why) => vec![Measured { name: bench.name.to_owned(), figures: Err(why) }],

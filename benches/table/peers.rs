@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::judge::Figures;
 use crate::participant::Participant;
 use crate::rows::Bench;
 use crate::support;
@@ -108,11 +109,11 @@ impl Peers {
         })
     }
 
-    /// The rows of a bench of the workspace that prints `@row NAME MEDIAN MINIMUM` lines among others.
+    /// The rows of a bench of the workspace that prints `@row NAME MEDIAN MINIMUM ROUNDS` lines among others.
     ///
     /// # Errors
     /// Why it did not run.
-    pub(crate) fn bench(bench: &Bench, rounds: usize) -> Result<Vec<(String, f64, f64)>, String> {
+    pub(crate) fn bench(bench: &Bench, rounds: usize) -> Result<Vec<(String, Figures)>, String> {
         let Bench { package, name, words, rounds: _ } = bench;
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["bench", "--quiet", "-p", package, "--bench", name, "--"]).args(*words);
@@ -126,7 +127,9 @@ impl Peers {
         let rows = said.lines().filter_map(|line| {
             let mut fields = line.strip_prefix("@row\t")?.split('\t');
             let name = fields.next()?.to_owned();
-            Some((name, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+            let (median, least) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            let rounds = fields.next()?.parse().ok()?;
+            Some((name, Figures { rounds, median, least, most: median }))
         });
         Ok(rows.collect())
     }

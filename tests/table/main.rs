@@ -61,11 +61,9 @@ fn where_a_figure_is_missing_or_nothing_nothing_is_said() {
 }
 
 #[test]
-fn numbers_have_three_digits() {
-    assert_eq!(
-        [0.123, 1.234, 12.34, 123.4, 12345.6].map(number),
-        ["0.12", "1.23", "12.3", "123", "12346"]
-    );
+fn numbers_have_digits_that_say_something() {
+    let numbers = [0.0, 0.00421, 0.123, 1.234, 12.34, 123.4, 12345.6].map(number);
+    assert_eq!(numbers, ["0", "0.0042", "0.12", "1.23", "12.3", "123", "12346"]);
     assert_eq!(Bound::Times(1.5).words(), "≤ 1.5 ×");
 }
 

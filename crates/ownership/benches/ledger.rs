@@ -58,7 +58,7 @@ fn main() -> ExitCode {
                 for (name, rates) in [("ledger", &ledger), ("bare", &bare)] {
                     let best = rates.iter().copied().fold(f64::MIN, f64::max);
                     let [median, least] = [median(rates.clone()), best].map(|rate| 1e6 / rate);
-                    println!("@row\t{kind}, {writers}: {name}\t{median}\t{least}");
+                    println!("@row\t{kind}, {writers}: {name}\t{median}\t{least}\t{rounds}");
                 }
             }
             let (ledger, bare) = (median(ledger), median(bare));

@@ -103,7 +103,8 @@ fn deaths(peers: &Peers, what: &str, shape: Shape, counts: &[usize], rounds: usi
             let Some((median, minimum)) = figures.filter(|_| row.left == 0) else { continue };
             let name = format!("{shape:?}, N={count}: {}", row.kind.name());
             let name = name.replacen(char::is_uppercase, &name[..1].to_lowercase(), 1);
-            println!("@row\t{name}\t{}\t{}", median.as_micros(), minimum.as_micros());
+            let rounds = times.len();
+            println!("@row\t{name}\t{}\t{}\t{rounds}", median.as_micros(), minimum.as_micros());
         }
     }
     for row in &rows {

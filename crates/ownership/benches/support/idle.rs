@@ -56,7 +56,7 @@ pub(crate) fn table(peers: &Peers) {
         if super::in_rows() {
             for (what, value) in [("resident", rss), ("proportional", pss), ("switches", switches)]
             {
-                println!("@row\t{what}: {}\t{value}\t{value}", kind.name());
+                println!("@row\t{what}: {}\t{value}\t{value}\t1", kind.name());
             }
         }
     }
