@@ -1,7 +1,8 @@
-//! Criterion benches of delegation: starts, batches, events, results, interrupts and kills.
+//! Criterion benches of delegation: starts, batches, events, results, interrupts and kills; then starts and empty tasks by
+//! each launcher, and agents that prepare something.
 //!
-//! `cargo bench --bench delegation`, with a filter behind `--` where one is enough. The same rounds
-//! beside bare programs, interleaved: `cargo bench --bench compare`.
+//! `cargo bench --bench delegation`, with a filter behind `--` where one is enough. The same beside bare programs and
+//! other libraries, in turns: `cargo bench --bench table`.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts bare programs")]
 
 mod support;
@@ -10,9 +11,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use delegate_runtime::Isolation;
+use delegate_runtime::config::{LauncherWish, Settings};
+use delegate_runtime::{Isolation, Task};
 
 use support::Rig;
+use support::agents::{Costly, Empty, Large};
 
 /// Rounds per sample count: a round is a process or more, so few of them must do.
 const SAMPLES: usize = 15;
@@ -37,8 +40,42 @@ fn main() -> ExitCode {
         criterion.bench_function("process/killed to record", |bench| {
             bench.iter_custom(|rounds| (0..rounds).map(|_| rig.killed()).sum());
         });
+        launchers(&mut criterion);
         criterion.final_summary();
     })
+}
+
+/// Empty tasks of one round.
+const TASKS: usize = 64;
+
+fn launchers(criterion: &mut Criterion) {
+    for launcher in [LauncherWish::Exec, LauncherWish::Zygote, LauncherWish::Pool] {
+        let name = launcher.word();
+        let rig = Rig::launched(launcher);
+        let mut first = |what: &str, task: &dyn Fn() -> Task| {
+            criterion.bench_function(&format!("{name}/{what} to first event"), |bench| {
+                bench.iter_custom(|rounds| (0..rounds).map(|_| rig.first_and_last(task()).0).sum());
+            });
+        };
+        first("delegate", &|| Task::of::<support::Sender>("one", 1));
+        first("300 ms of preparing", &|| Task::of::<Costly>("one", ()));
+        first("256 MiB of preparing", &|| Task::of::<Large>("one", ()));
+        for at_once in [1, 4] {
+            let settings =
+                Settings { launcher, max_concurrent_children: at_once, ..Settings::default() };
+            let rig = Rig::with(Isolation::Process, settings);
+            let mut group = criterion.benchmark_group(name);
+            group.throughput(Throughput::Elements(TASKS as u64));
+            group.bench_function(format!("empty tasks, {at_once} at once"), |bench| {
+                bench.iter(|| {
+                    let task = |index| Task::of::<Empty>(format!("task {index}"), ());
+                    let report = rig.delegator.batch((0..TASKS).map(task)).run();
+                    assert!(report.is_ok_and(|report| report.all_completed()));
+                });
+            });
+            group.finish();
+        }
+    }
 }
 
 fn children(criterion: &mut Criterion, name: &str, rig: &Rig) {

@@ -1,7 +1,10 @@
 //! What the benches share: agents, and one measured round of each kind. `delegation` gives the rounds
-//! to criterion, `compare` interleaves them with bare programs and prints one table.
+//! to criterion, `compare` interleaves them with bare programs and prints one table, `table` with everything that it
+//! finds. `agents` are those that few of them need.
 #![allow(dead_code, reason = "each bench uses its part")]
 #![allow(clippy::allow_attributes, reason = "an expectation would fail in the bench that uses all")]
+
+pub(crate) mod agents;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +19,10 @@ use delegate_runtime::{
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The role of the bare program that [`bare_start`] executes: it says one byte and leaves.
-const BARE: &str = "@bare";
+pub(crate) const BARE: &str = "@bare";
+
+/// The same, which then stays until its input ends.
+pub(crate) const STAYS: &str = "@bare-stays";
 
 /// A tool event of a realistic size is some 200 bytes on the wire.
 const PREVIEW: &str = "src/run/batch.rs: the loop of one batch feeds the pure monitor and carries \
@@ -95,9 +101,16 @@ impl Agent for Heavy {
 pub(crate) fn main(host: impl FnOnce()) -> ExitCode {
     let workers = delegate_runtime::workers();
     let workers = workers.agent(Heavy::default);
+    let workers = workers.agent(|| agents::Empty).agent(|| agents::Held).agent(|| agents::Hog);
+    let workers = workers.agent(agents::Large::default).agent(agents::Costly::default);
     workers.agent(|| Sender).agent(|| Tools).agent(|| Spinner).or_else(|| {
-        if std::env::args().nth(1).is_some_and(|role| role == BARE) {
-            let said = std::io::stdout().write_all(b"h");
+        let role = std::env::args().nth(1).unwrap_or_default();
+        if [BARE, STAYS].contains(&role.as_str()) {
+            let mut said =
+                std::io::stdout().write_all(b"h").and_then(|()| std::io::stdout().flush());
+            if role == STAYS {
+                said = said.and(std::io::stdin().read_to_end(&mut Vec::new()).map(drop));
+            }
             return ExitCode::from(u8::from(said.is_err()));
         }
         host();
@@ -128,7 +141,7 @@ impl Rig {
         Self::with(Isolation::Process, Settings { launcher, ..Settings::default() })
     }
 
-    fn with(isolation: Isolation, settings: Settings) -> Self {
+    pub(crate) fn with(isolation: Isolation, settings: Settings) -> Self {
         let state = tempfile::tempdir().expect("a state directory");
         let builder = blocking::Delegator::builder().isolation(isolation).settings(settings);
         let delegator = builder.state_dir(state.path()).build().expect("a delegator");
@@ -137,7 +150,7 @@ impl Rig {
         rig
     }
 
-    fn start(&self, task: Task) -> blocking::Run {
+    pub(crate) fn start(&self, task: Task) -> blocking::Run {
         self.delegator.batch([task]).start().expect("a run")
     }
 
@@ -151,7 +164,7 @@ impl Rig {
         self.first_and_last(Task::of::<Sender>("one", 1))
     }
 
-    fn first_and_last(&self, task: Task) -> (Duration, Duration) {
+    pub(crate) fn first_and_last(&self, task: Task) -> (Duration, Duration) {
         let began = Instant::now();
         let mut run = self.start(task);
         let spoke = run.events().any(|event| matches!(event, Event::Text { .. }));

@@ -1,7 +1,8 @@
 //! Rows a second of 1, 3, 8 and 16 writing processes: the ledger, and beside it, in the same run and interleaved, bare
 //! SQLite with the same table and settings. A row is a child from intent to end, three states.
 //!
-//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS | spawns]`; medians. `waits`: each intent is waited for, as a
+//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS [rows] | spawns]`; medians; with `rows` each figure once more on a
+//! line of its own, as µs a row, for the table of all (`cargo bench --bench table`). `waits`: each intent is waited for, as a
 //! spawn does; the bare writer commits each state. `queue`: nobody waits; the bare writer commits 100 rows at a time.
 //! Then, what a ledger adds to a spawn: the same program started with and without one, in turns.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts writers")]
@@ -52,6 +53,13 @@ fn main() -> ExitCode {
             for _ in 0..rounds {
                 ledger.push(rate(&format!("ledger-{kind}"), writers));
                 bare.push(rate(&format!("bare-{kind}"), writers));
+            }
+            if arguments.iter().any(|argument| argument == "rows") {
+                for (name, rates) in [("ledger", &ledger), ("bare", &bare)] {
+                    let best = rates.iter().copied().fold(f64::MIN, f64::max);
+                    let [median, least] = [median(rates.clone()), best].map(|rate| 1e6 / rate);
+                    println!("@row\t{kind}, {writers}: {name}\t{median}\t{least}\t{rounds}");
+                }
             }
             let (ledger, bare) = (median(ledger), median(bare));
             println!("{kind:<8}{writers:>8}{ledger:>10.0}{bare:>10.0}{:>8.2}", ledger / bare);

@@ -1,9 +1,10 @@
 //! How long an owner's children outlive it, and what their guards cost while nothing happens: ours beside a
 //! bare C supervisor and a dash script (`peers/`), in turn, in one run.
 //!
-//! `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS [obey|escape|ignore|idle]]`; medians,
+//! `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS [obey|escape|ignore|idle] [rows]]`; medians,
 //! minima, and the ratio of the minima to the C supervisor's. The peers know groups alone, so they are told of
-//! every session that escapes from theirs; ours finds them.
+//! every session that escapes from theirs; ours finds them. With `rows` each figure comes once more on a line of its own,
+//! for the table of all (`cargo bench --bench table`).
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts the owner bare")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a table is what it is for")]
 
@@ -98,11 +99,26 @@ fn deaths(peers: &Peers, what: &str, shape: Shape, counts: &[usize], rounds: usi
         counts.iter().map(|count| format!("{:>32}", format!("N={count}"))).collect();
     println!("{:<24}{heads}", "");
     let bare = rows.iter().find(|row| row.kind == Kind::C).cloned();
+    for row in rows.iter().filter(|_| in_rows()) {
+        for (count, times) in counts.iter().zip(&row.times) {
+            let figures = times.get(times.len() / 2).zip(times.first());
+            let Some((median, minimum)) = figures.filter(|_| row.left == 0) else { continue };
+            let name = format!("{shape:?}, N={count}: {}", row.kind.name());
+            let name = name.replacen(char::is_uppercase, &name[..1].to_lowercase(), 1);
+            let rounds = times.len();
+            println!("@row\t{name}\t{}\t{}\t{rounds}", median.as_micros(), minimum.as_micros());
+        }
+    }
     for row in &rows {
         let cells: String = (0..counts.len()).map(|at| cell(row, bare.as_ref(), at)).collect();
         let left = if row.left > 0 { format!("  {} LEFT", row.left) } else { String::new() };
         println!("{:<24}{cells}{left}", row.kind.name());
     }
+}
+
+/// Whether a program reads it.
+fn in_rows() -> bool {
+    std::env::args().any(|argument| argument == "rows")
 }
 
 fn cell(row: &Row, bare: Option<&Row>, at: usize) -> String {

@@ -53,6 +53,12 @@ pub(crate) fn table(peers: &Peers) {
         let switches = switches - before.iter().map(|cost| cost.switches).sum::<u64>();
         let (rss, pss) = (sum(|cost| cost.rss), sum(|cost| cost.pss));
         println!("{:<24}{:>10}{rss:>12}{pss:>12}{switches:>10}", kind.name(), after.len());
+        if super::in_rows() {
+            for (what, value) in [("resident", rss), ("proportional", pss), ("switches", switches)]
+            {
+                println!("@row\t{what}: {}\t{value}\t{value}\t1", kind.name());
+            }
+        }
     }
 }
 
