@@ -57,6 +57,16 @@ impl Queue {
         Some(event)
     }
 
+    /// Moves the oldest into `taken`, up to so many bytes and at least one if there is one.
+    pub(crate) fn pop_some(&mut self, bytes: usize, taken: &mut Vec<ChildEvent>) {
+        let before = self.bytes;
+        while before - self.bytes < bytes
+            && let Some(event) = self.pop()
+        {
+            taken.push(event);
+        }
+    }
+
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.events.len()

@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use delegate_protocol::frame::PART;
@@ -27,8 +27,9 @@ use crate::guard;
 use crate::kept::Kept;
 use crate::link::{Incoming, Link, LinkError, Outgoing};
 use crate::mail::Mailbox;
-use crate::outbox::Taken;
+use crate::outbox::{Taken, Wait};
 use crate::owner_source::OwnerSource;
+use crate::pace::Pace;
 use crate::registry::Registry;
 use crate::session::{Desk, Session, Shown, clock};
 use crate::tail::clip;
@@ -271,37 +272,61 @@ fn write(
     pid: u32,
 ) -> Result<(), LinkError> {
     let mut beats = Beats::new(heartbeat, clock());
+    let (mut pace, mut events) = (Pace::default(), Vec::new());
     loop {
         let now = clock();
-        let message = if let Some(sequence) = beats.due(now) {
-            match desk.show(now) {
-                Shown::OnPage => continue,
-                Shown::Nowhere => ChildMessage::Beat(desk.account().beat(sequence, now)),
-            }
-        } else if desk.mail.take_dump_request() {
-            ChildMessage::Dump { text: dump_of(desk, pid) }
-        } else if let Some((number, question)) = desk.mail.asks.take_unsent() {
-            ChildMessage::Ask { number, question }
-        } else if let Some(event) = desk.outbox.try_take() {
-            ChildMessage::Event(event)
-        } else {
-            outgoing.flush()?;
-            match desk.outbox.take(beats.wait(now)) {
-                Taken::Event(event) => ChildMessage::Event(event),
-                Taken::Nothing => continue,
-                Taken::Done => return Ok(()),
-            }
-        };
-        match outgoing.put(&message) {
-            // An event that cannot be encoded is not worth the run; the session keeps them small.
-            Err(LinkError::Frame(error)) => {
-                tracing::warn!(%error, "an event was not sent");
-                if let ChildMessage::Ask { number, .. } = message {
-                    desk.mail.asks.answer(number, Answer::refused(error.to_string()));
-                }
-            }
-            put => put?,
+        if let Some(message) = other_word(desk, &mut beats, now, pid) {
+            put(outgoing, desk, &message)?;
+            pace.urgent();
+            continue;
         }
+        let mut taken = Taken::Events;
+        if !desk.outbox.try_take(&mut events) {
+            if pace.is_due(now) {
+                outgoing.flush()?;
+                pace.sent(now);
+            }
+            let until_beat = beats.wait(now);
+            let wait = pace.gather(now).map_or(Wait::ForOne(until_beat), |gather| {
+                Wait::ForMore(until_beat.map_or(gather, |beat| beat.min(gather)))
+            });
+            taken = desk.outbox.take(wait, &mut events);
+        }
+        for event in events.drain(..) {
+            put(outgoing, desk, &ChildMessage::Event(event))?;
+            pace.event();
+        }
+        if taken == Taken::Done {
+            return outgoing.flush();
+        }
+    }
+}
+
+/// What is to be said besides events.
+fn other_word(desk: &Desk, beats: &mut Beats, now: Instant, pid: u32) -> Option<ChildMessage> {
+    if let Some(sequence) = beats.due(now)
+        && desk.show(now) == Shown::Nowhere
+    {
+        return Some(ChildMessage::Beat(desk.account().beat(sequence, now)));
+    }
+    if desk.mail.take_dump_request() {
+        return Some(ChildMessage::Dump { text: dump_of(desk, pid) });
+    }
+    let (number, question) = desk.mail.asks.take_unsent()?;
+    Some(ChildMessage::Ask { number, question })
+}
+
+fn put(outgoing: &mut dyn Outgoing, desk: &Desk, message: &ChildMessage) -> Result<(), LinkError> {
+    match outgoing.put(message) {
+        // An event that cannot be encoded is not worth the run; the session keeps them small.
+        Err(LinkError::Frame(error)) => {
+            tracing::warn!(%error, "an event was not sent");
+            if let ChildMessage::Ask { number, .. } = message {
+                desk.mail.asks.answer(*number, Answer::refused(error.to_string()));
+            }
+            Ok(())
+        }
+        put => put,
     }
 }
 

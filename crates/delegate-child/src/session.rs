@@ -535,7 +535,7 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::Taken;
+    use crate::outbox::{Taken, Wait};
     use delegate_protocol::spec::sample;
     use std::thread;
 
@@ -576,11 +576,9 @@ mod tests {
     }
 
     fn drain(desk: &Desk) -> Vec<ChildEvent> {
-        let next = || match desk.outbox.take(None) {
-            Taken::Event(event) => Some(event),
-            Taken::Nothing | Taken::Done => None,
-        };
-        std::iter::from_fn(next).collect()
+        let mut events = Vec::new();
+        while desk.outbox.take(Wait::ForOne(None), &mut events) == Taken::Events {}
+        events
     }
 
     fn session(relay_events: bool) -> Session {

@@ -1,13 +1,14 @@
 //! Everything that crosses one child's line and pipes, until nothing more can be read.
 //!
-//! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
-//! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
+//! Decodes frames, hands events to the journal and the consumer (those of one read together), gathers what the child
+//! said, and tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use delegate_protocol::ask::QUESTIONS;
 use delegate_protocol::frame::{Decoder, Encoder};
@@ -30,7 +31,7 @@ use super::shared::{Shared, bounded};
 use super::tails::{Ring, cut_to_tail, keep_tail};
 use super::tool_names::ToolNames;
 use crate::collect::Said;
-use crate::store::{Log, spill};
+use crate::store::{Lines, Log, spill};
 use crate::tree::{Account, Refusal};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
@@ -115,6 +116,9 @@ impl ChildIo {
             tools: ToolNames::default(),
             greeted: false,
             broken: false,
+            now: self.clock.now(),
+            lines: Lines::default(),
+            events: Vec::new(),
         };
         let read = async {
             let line = intake.read(&mut reader, &mut line_over, &tell);
@@ -211,6 +215,11 @@ struct Intake {
     greeted: bool,
     /// It broke the protocol: the rest is read and dropped.
     broken: bool,
+    /// When what is taken in now was read.
+    now: Duration,
+    /// Events that are to be handed on: as they are written, and as they are delivered.
+    lines: Lines,
+    events: Vec<Event>,
 }
 
 impl Intake {
@@ -225,13 +234,14 @@ impl Intake {
                     break;
                 }
             }
+            self.now = self.clock.now();
             while let Some(next) = decoder.next_message() {
                 match next {
                     Ok(message) => self.message(message, tell).await,
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
-            self.outlet.tell();
+            self.hand_on().await;
         }
         if self.said.finish.is_none() && !*over.borrow() {
             tell(Told::LineClosed);
@@ -275,11 +285,23 @@ impl Intake {
             }
             ChildMessage::Event(event) => {
                 self.spend(&event, tell);
-                self.event(event).await;
+                self.event(event);
             }
+            other => {
+                // Nobody hears of what comes next before what came before it.
+                self.hand_on().await;
+                self.other(other, tell).await;
+            }
+        }
+    }
+
+    /// What is neither a greeting nor an event.
+    async fn other(&mut self, message: ChildMessage, tell: &impl Fn(Told)) {
+        match message {
+            ChildMessage::Hello(_) | ChildMessage::Event(_) => {}
             ChildMessage::Beat(beat) => {
                 self.said.spent.beat(&beat);
-                self.shared.pulse.borrow_mut().beat(bounded(beat), self.clock.now());
+                self.shared.pulse.borrow_mut().beat(bounded(beat), self.now);
             }
             ChildMessage::Dump { text } => {
                 self.shared.own_word.replace(Some(text));
@@ -328,10 +350,9 @@ impl Intake {
         }
     }
 
-    async fn event(&mut self, event: ChildEvent) {
-        let now = self.clock.now();
+    fn event(&mut self, event: ChildEvent) {
         if event.is_content() {
-            self.said.last_content_at = Some(now);
+            self.said.last_content_at = Some(self.now);
         }
         if let ChildEvent::Note(Note::Steered { number }) = &event {
             self.control.steered(self.child.task_index(), *number);
@@ -340,7 +361,7 @@ impl Intake {
             let word = if *approved { "approved once" } else { "denied" };
             tracing::warn!(target: "delegate::run", request, "subagent_auto_approve: {word}");
             let summary = format!("{word} (subagent_auto_approve): {request}");
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
         if let ChildEvent::Note(Note::File { path, written }) = &event {
             self.files.mention(path, *written);
@@ -348,7 +369,7 @@ impl Intake {
         if let ChildEvent::Note(note) = &event {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
         }
-        self.shared.pulse.borrow_mut().event(&event, now);
+        self.shared.pulse.borrow_mut().event(&event, self.now);
         if let ChildEvent::Note(Note::Turn { .. }) = &event {
             // What it said in earlier turns is no part of this one.
             self.said.last_text.clear();
@@ -361,23 +382,36 @@ impl Intake {
         }
         let Some(event) = event.of(self.child) else { return };
         let line = if let Event::Tool { name, .. } = &event { self.tools.push(name) } else { None };
-        self.pass_on(event).await;
+        self.pass_on(event);
         if let Some(summary) = line {
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
     }
 
-    async fn pass_on(&mut self, event: Event) {
-        self.journal.event(&event, self.clock.now()).await;
-        self.outlet.send(event).await;
+    fn pass_on(&mut self, event: Event) {
+        self.journal.add(&event, self.now, &mut self.lines);
+        self.events.push(event);
+    }
+
+    /// Hands on what was gathered: first it is written down, then the consumer has it. Either may have to be waited
+    /// for, and nothing more is taken in meanwhile.
+    async fn hand_on(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        self.journal.hand_on(&mut self.lines).await;
+        self.outlet.send(std::mem::take(&mut self.events)).await;
+        self.outlet.tell();
+        self.now = self.clock.now();
     }
 
     /// Whatever ended it: the tools that were not told in a line yet.
     async fn flush_tools(&mut self) {
+        self.now = self.clock.now();
         if let Some(summary) = self.tools.flush() {
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
-            self.outlet.tell();
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
+        self.hand_on().await;
     }
 
     /// Takes a part of the answer. Only one that goes to disk leaves this thread, and nothing more is

@@ -218,7 +218,7 @@ fn joined(pieces: impl Iterator<Item = Piece>) -> impl Iterator<Item = Piece> {
     std::iter::from_fn(move || {
         let mut first = pieces.next()?;
         while let Some(next) = pieces.next_if(|next| first.can_take(next, JOINED)) {
-            first.bytes.extend_from_slice(&next.bytes);
+            first.lines.extend(&next.lines);
         }
         Some(first)
     })
