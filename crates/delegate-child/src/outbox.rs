@@ -1,6 +1,7 @@
 //! The outbox: what an agent says waits here for the one writer of the line. It adds waiting to
 //! `queue`: an agent waits while the queue is full, the writer while it is empty.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -121,23 +122,22 @@ impl Outbox {
         }
     }
 
-    /// Moves the oldest events into `taken`; `false`: there are none.
-    pub(crate) fn try_take(&self, taken: &mut Vec<ChildEvent>) -> bool {
+    /// Moves the oldest events into `taken`, which is empty; `false`: there are none.
+    pub(crate) fn try_take(&self, taken: &mut VecDeque<ChildEvent>) -> bool {
         self.pop(&mut self.state(), taken)
     }
 
-    fn pop(&self, state: &mut State, taken: &mut Vec<ChildEvent>) -> bool {
-        let before = taken.len();
+    fn pop(&self, state: &mut State, taken: &mut VecDeque<ChildEvent>) -> bool {
         state.queue.pop_some(TAKEN, taken);
-        let some = taken.len() > before;
+        let some = !taken.is_empty();
         if some && mem::take(&mut state.agent_waits) {
             self.room.notify_one();
         }
         some
     }
 
-    /// Waits, then moves the oldest events into `taken`.
-    pub(crate) fn take(&self, wait: Wait, taken: &mut Vec<ChildEvent>) -> Taken {
+    /// Waits, then moves the oldest events into `taken`, which is empty.
+    pub(crate) fn take(&self, wait: Wait, taken: &mut VecDeque<ChildEvent>) -> Taken {
         let mut guard = self.state();
         let waits = |state: &mut State| {
             let (waits, writer) = match wait {
@@ -255,7 +255,7 @@ mod tests {
             let outbox = Arc::clone(&outbox);
             move || {
                 let (mut bytes, mut events, mut longest) = (0, 0, 0);
-                let mut taken = Vec::new();
+                let mut taken = VecDeque::new();
                 loop {
                     longest = longest.max(outbox.state().queue.len());
                     match outbox.take(Wait::ForOne(None), &mut taken) {
@@ -299,11 +299,11 @@ mod tests {
         let agent = blocked(&outbox, &token, tool());
         token.raise(Reason::ParentGone);
         agent.join().unwrap();
-        let mut taken = Vec::new();
+        let mut taken = VecDeque::new();
         assert_eq!(outbox.take(Wait::ForOne(Some(Duration::ZERO)), &mut taken), Taken::Nothing);
         outbox.close();
         assert_eq!(outbox.take(Wait::ForOne(None), &mut taken), Taken::Done);
-        assert_eq!(taken, []);
+        assert!(taken.is_empty());
     }
 
     #[test]
@@ -320,10 +320,11 @@ mod tests {
                 let (outbox, token) = (Arc::clone(&outbox), Arc::clone(&token));
                 move || outbox.wait_empty(&token)
             });
-            let mut taken = Vec::new();
+            let mut taken = VecDeque::new();
             for left in (1..LARGE).rev() {
                 assert_eq!(outbox.take(Wait::ForOne(None), &mut taken), Taken::Events);
                 assert_eq!((outbox.waiting(), waiting.is_finished()), (left, false));
+                taken.clear();
             }
             token.raise(if gone { Reason::ParentGone } else { Reason::Interrupt });
             if !gone {
@@ -337,7 +338,7 @@ mod tests {
     fn a_waiting_agent_goes_on_when_the_writer_took_something() {
         let (outbox, token) = full_outbox();
         let agent = blocked(&outbox, &token, tool());
-        let mut taken = Vec::new();
+        let mut taken = VecDeque::new();
         assert_eq!(outbox.take(Wait::ForOne(None), &mut taken), Taken::Events);
         agent.join().unwrap();
         assert_eq!((taken.len(), outbox.waiting()), (QUEUE_EVENTS, 1));
@@ -351,7 +352,7 @@ mod tests {
         let gather = || {
             let outbox = Arc::clone(&outbox);
             thread::spawn(move || {
-                let mut taken = Vec::new();
+                let mut taken = VecDeque::new();
                 (outbox.take(LONG, &mut taken), taken.len())
             })
         };
@@ -371,7 +372,7 @@ mod tests {
         let short = Wait::ForMore(Duration::from_nanos(1));
         let outbox = Outbox::default();
         outbox.put(tool(), &token);
-        let mut taken = Vec::new();
+        let mut taken = VecDeque::new();
         assert_eq!((outbox.take(short, &mut taken), taken.len()), (Taken::Events, 1));
     }
 }

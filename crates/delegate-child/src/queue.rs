@@ -57,13 +57,18 @@ impl Queue {
         Some(event)
     }
 
-    /// Moves the oldest into `taken`, up to so many bytes and at least one if there is one.
-    pub(crate) fn pop_some(&mut self, bytes: usize, taken: &mut Vec<ChildEvent>) {
+    /// Moves the oldest into `taken`, which is empty: up to so many bytes, and at least one if there is one.
+    pub(crate) fn pop_some(&mut self, bytes: usize, taken: &mut VecDeque<ChildEvent>) {
+        if self.bytes < bytes {
+            std::mem::swap(&mut self.events, taken);
+            self.bytes = 0;
+            return;
+        }
         let before = self.bytes;
         while before - self.bytes < bytes
             && let Some(event) = self.pop()
         {
-            taken.push(event);
+            taken.push_back(event);
         }
     }
 

@@ -3,6 +3,7 @@
 //! The calling thread greets, waits for the task, and is then the writer of the line; `greeting`
 //! decides what the parent's messages mean, `finish` what the last frame says.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +12,6 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use delegate_protocol::frame::PART;
 use delegate_protocol::message::{DUMP_BYTES, Verdict};
-use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
 use delegate_protocol::{Answer, ChildMessage, Finish, Hello, TaskSpec};
 
@@ -272,7 +272,7 @@ fn write(
     pid: u32,
 ) -> Result<(), LinkError> {
     let mut beats = Beats::new(heartbeat, clock());
-    let (mut pace, mut events) = (Pace::default(), Vec::new());
+    let (mut pace, mut events) = (Pace::default(), VecDeque::new());
     loop {
         let now = clock();
         if let Some(message) = other_word(desk, &mut beats, now, pid) {
@@ -369,16 +369,19 @@ fn in_parts(
     finish: Finish,
     answer: &LongText,
 ) -> Result<Finish, LinkError> {
-    let mut reader = answer.reader();
-    let mut sent = 0;
+    if let Some(text) = answer.head() {
+        text.as_bytes().chunks(PART).try_for_each(|part| outgoing.part(part))?;
+        return Ok(finish);
+    }
+    let (mut reader, mut part, mut sent) = (answer.reader(), Vec::with_capacity(PART), 0);
     loop {
-        let mut part = Vec::with_capacity(PART);
+        part.clear();
         match reader.by_ref().take(PART as u64).read_to_end(&mut part) {
             Ok(0) => return Ok(finish),
             Ok(count) => sent += count as u64,
             Err(error) => return Ok(failed(finish, unreadable(&error), sent)),
         }
-        outgoing.send(&ChildMessage::ResultPart(Bytes(part)))?;
+        outgoing.part(&part)?;
     }
 }
 

@@ -537,6 +537,7 @@ mod tests {
     use super::*;
     use crate::outbox::{Taken, Wait};
     use delegate_protocol::spec::sample;
+    use std::collections::VecDeque;
     use std::thread;
 
     impl Session {
@@ -576,8 +577,10 @@ mod tests {
     }
 
     fn drain(desk: &Desk) -> Vec<ChildEvent> {
-        let mut events = Vec::new();
-        while desk.outbox.take(Wait::ForOne(None), &mut events) == Taken::Events {}
+        let (mut events, mut taken) = (Vec::new(), VecDeque::new());
+        while desk.outbox.take(Wait::ForOne(None), &mut taken) == Taken::Events {
+            events.extend(taken.drain(..));
+        }
         events
     }
 

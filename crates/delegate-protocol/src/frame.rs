@@ -9,7 +9,8 @@
 use std::marker::PhantomData;
 
 use crate::codec::{self, CodecError};
-use crate::message::End;
+use crate::message::{ChildEnd, ChildMessage, End};
+use crate::value::Bytes;
 
 /// The largest frame body, in bytes. Larger values go in parts ([`PART`]).
 pub const FRAME_CAP: usize = 16 * 1024 * 1024;
@@ -100,6 +101,31 @@ impl<E: End> Encoder<E> {
     }
 }
 
+impl Encoder<ChildEnd> {
+    /// Appends what stands before so many bytes in the frame of a [`ChildMessage::ResultPart`], for a writer that
+    /// does not copy them.
+    ///
+    /// # Errors
+    /// [`FrameError::Oversized`].
+    pub fn part_head(&self, bytes: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        let empty = ChildMessage::ResultPart(Bytes::default());
+        let start = out.len();
+        self.frame(&empty, out)?;
+        // The length of an empty binary takes two bytes at the end; the longest kind takes five.
+        out.truncate(out.len() - 2);
+        let len = out.len() - start - HEADER + 5 + bytes;
+        let fits = len <= FRAME_CAP;
+        let (Ok(whole), Ok(inside), true) = (u32::try_from(len), u32::try_from(bytes), fits) else {
+            out.truncate(start);
+            return Err(FrameError::Oversized { len });
+        };
+        out[start..start + HEADER].copy_from_slice(&whole.to_le_bytes());
+        out.push(0xc6);
+        out.extend_from_slice(&inside.to_be_bytes());
+        Ok(())
+    }
+}
+
 /// Turns bytes as they arrive into the messages that end `E` may receive.
 #[derive(Debug)]
 pub struct Decoder<E: End> {
@@ -174,7 +200,7 @@ impl<E: End> Decoder<E> {
 mod tests {
     use super::*;
     use crate::event::ChildEvent;
-    use crate::message::{ChildEnd, ChildMessage, ParentEnd};
+    use crate::message::ParentEnd;
     use proptest::prelude::*;
 
     fn text(len: usize) -> ChildMessage {
@@ -233,6 +259,21 @@ mod tests {
         let mut out = vec![9];
         let error = Encoder::<ChildEnd>::default().frame(&text(FRAME_CAP), &mut out).unwrap_err();
         assert!(matches!(error, FrameError::Oversized { .. }));
+        assert_eq!(out, [9]);
+    }
+
+    #[test]
+    fn a_part_whose_bytes_are_written_behind_its_head_is_the_same_message() {
+        for len in [1, 255, 70_000, PART] {
+            let bytes = vec![7; len];
+            let mut framed = Vec::new();
+            Encoder::default().part_head(len, &mut framed).unwrap();
+            framed.extend_from_slice(&bytes);
+            let sent = vec![ChildMessage::ResultPart(Bytes(bytes))];
+            assert_eq!(decode(&framed, 65_536), (sent, Vec::new()));
+        }
+        let mut out = vec![9];
+        assert!(Encoder::default().part_head(FRAME_CAP, &mut out).is_err());
         assert_eq!(out, [9]);
     }
 

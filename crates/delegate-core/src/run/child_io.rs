@@ -29,6 +29,7 @@ use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
 use super::shared::{Shared, bounded};
 use super::tails::{Ring, cut_to_tail, keep_tail};
+use super::taking::Taking;
 use super::tool_names::ToolNames;
 use crate::collect::Said;
 use crate::store::{Lines, Log, spill};
@@ -107,7 +108,7 @@ impl ChildIo {
             journal: self.journal.clone(),
             clock: self.clock.clone(),
             said: Said::default(),
-            answer: Some(self.answer),
+            answer: Taking::new(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
             account: self.account,
@@ -138,7 +139,10 @@ impl ChildIo {
         cut_to_tail(&mut intake.said.last_text, LAST_TEXT);
         intake.said.stderr = stderr.into_bytes();
         intake.said.lost = self.journal.lost.get();
-        intake.drop_answer().await;
+        intake.answer.give_up().await;
+        if let Some(fault) = intake.answer.take_fault() {
+            intake.said.answer.fault.get_or_insert(fault);
+        }
         Box::new(intake.said)
     }
 }
@@ -204,8 +208,7 @@ struct Intake {
     journal: Journal,
     clock: Clock,
     said: Said,
-    /// `None` once it was finished.
-    answer: Option<spill::Answer>,
+    answer: Taking,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
     account: Option<Account>,
@@ -275,6 +278,10 @@ impl Intake {
             self.said.late += 1;
             return;
         }
+        if !matches!(message, ChildMessage::Event(_)) {
+            // Nobody hears of what comes next before what came before it.
+            self.hand_on().await;
+        }
         match message {
             ChildMessage::Hello(hello) => self.hello(&hello, tell),
             _ if !self.greeted => {
@@ -287,18 +294,6 @@ impl Intake {
                 self.spend(&event, tell);
                 self.event(event);
             }
-            other => {
-                // Nobody hears of what comes next before what came before it.
-                self.hand_on().await;
-                self.other(other, tell).await;
-            }
-        }
-    }
-
-    /// What is neither a greeting nor an event.
-    async fn other(&mut self, message: ChildMessage, tell: &impl Fn(Told)) {
-        match message {
-            ChildMessage::Hello(_) | ChildMessage::Event(_) => {}
             ChildMessage::Beat(beat) => {
                 self.said.spent.beat(&beat);
                 self.shared.pulse.borrow_mut().beat(bounded(beat), self.now);
@@ -314,7 +309,7 @@ impl Intake {
                 Some(reply) => tell(Told::Asked(question, reply)),
                 None => self.violation(format!("more than {QUESTIONS} questions at once"), tell),
             },
-            ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
+            ChildMessage::ResultPart(bytes) => self.answer.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }
     }
@@ -414,72 +409,13 @@ impl Intake {
         self.hand_on().await;
     }
 
-    /// Takes a part of the answer. Only one that goes to disk leaves this thread, and nothing more is
-    /// read from this child meanwhile.
-    async fn part(&mut self, bytes: Vec<u8>) {
-        let Some(mut answer) = self.answer.take() else { return };
-        let pushed;
-        (answer, pushed) = if answer.needs_disk(bytes.len()) {
-            let work = move || {
-                let pushed = answer.push(&bytes);
-                (answer, pushed)
-            };
-            match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(error) => return self.answer_fault(&error),
-            }
-        } else {
-            let pushed = answer.push(&bytes);
-            (answer, pushed)
-        };
-        match pushed {
-            Ok(()) => self.answer = Some(answer),
-            Err(too_large) => self.answer_fault(&too_large),
-        }
-    }
-
-    /// Removing the file of an answer that never became whole may block.
-    async fn drop_answer(&mut self) {
-        let Some(answer) = self.answer.take().filter(|answer| answer.needs_disk(0)) else { return };
-        if let Err(error) = tokio::task::spawn_blocking(move || drop(answer)).await {
-            tracing::warn!(target: "delegate::run", %error, "half an answer was not removed");
-        }
-    }
-
-    fn answer_fault(&mut self, fault: &dyn std::fmt::Display) {
-        self.said.answer.fault.get_or_insert_with(|| fault.to_string());
-    }
-
     async fn finish(&mut self, mut finish: Finish, tell: &impl Fn(Told)) {
         if let Some(text) = finish.answer.take() {
-            self.part(text.into_bytes()).await;
+            self.answer.part(text.into_bytes()).await;
         }
-        if let Some(answer) = self.answer.take() {
-            // A spilled answer has its last bytes to write.
-            let finished = if answer.needs_disk(0) {
-                tokio::task::spawn_blocking(move || answer.finish()).await
-            } else {
-                Ok(answer.finish())
-            };
-            match finished {
-                Ok(text) => self.take_answer(text),
-                Err(error) => self.answer_fault(&error),
-            }
-        }
+        self.said.answer = self.answer.finish().await;
         let verdict = finish.verdict;
         self.said.finish = Some(finish);
         tell(Told::Finish(verdict));
-    }
-
-    fn take_answer(&mut self, text: spill::AnswerText) {
-        let spill::AnswerText { summary, lossy, bytes, rest } = text;
-        self.said.answer.text = summary;
-        self.said.answer.bytes = bytes;
-        self.said.answer.lossy = lossy;
-        match rest {
-            spill::Rest::None => {}
-            spill::Rest::File { path, sha256 } => self.said.answer.file = Some((path, sha256)),
-            spill::Rest::NotKept { reason } => self.said.answer.not_kept = Some(reason),
-        }
     }
 }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use delegate_protocol::{Outcome, RunId};
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior, params};
 
 use super::owner::Owner;
@@ -27,6 +29,8 @@ pub(super) const BUSY: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 5;
 /// Bytes that the write-ahead log keeps after a checkpoint: a burst of large answers does not stay.
 const WAL_BYTES: i64 = 64 << 20;
+/// Pages of the write-ahead log from which on it is copied into the file: SQLite's own number.
+const WAL_PAGES: i32 = 1000;
 
 /// A row of `runs`.
 #[derive(Debug, Clone)]
@@ -65,6 +69,8 @@ pub(super) struct Database {
     path: PathBuf,
     /// The file at that path when it was opened.
     file: Option<(u64, u64)>,
+    /// Pages of the write-ahead log after the last commit.
+    wal_pages: Arc<AtomicI32>,
 }
 
 /// What opening came to.
@@ -133,8 +139,9 @@ impl Database {
                 schema::VERSION
             ))),
             Ok(_) => {
+                let wal_pages = count_wal(&mut connection).map_err(|error| no_place(&error))?;
                 let (path, file) = (path.to_owned(), place::file_at(path).ok());
-                Ok(Self { connection, path, file })
+                Ok(Self { connection, path, file, wal_pages })
             }
             Err(error) => Err(match error.sqlite_error_code() {
                 Some(
@@ -202,6 +209,20 @@ impl Database {
                 Err(error) if is_busy(&error) && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
             }
+        }
+    }
+
+    /// Copies the write-ahead log into the file where it has grown. That waits for the disk, so it is done when
+    /// nobody waits for an answer any more, and not by the commit that made it grow. Best effort:
+    /// whoever reads is not waited for.
+    pub(super) fn checkpoint(&self) {
+        if self.wal_pages.load(Ordering::Relaxed) < WAL_PAGES {
+            return;
+        }
+        self.wal_pages.store(0, Ordering::Relaxed);
+        let done = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = done {
+            tracing::debug!(target: "delegate::store", %error, "the write-ahead log keeps its pages");
         }
     }
 
@@ -276,6 +297,17 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
     }
     transaction.commit()?;
     Ok(schema::VERSION)
+}
+
+/// Has each commit say how long the write-ahead log is, in place of copying it.
+fn count_wal(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicI32>> {
+    let pages = Arc::<AtomicI32>::default();
+    let counted = Arc::clone(&pages);
+    connection.wal_hook(Some(move |_: &mut Wal, pages| {
+        counted.store(pages, Ordering::Relaxed);
+        Ok(())
+    }))?;
+    Ok(pages)
 }
 
 fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<()> {

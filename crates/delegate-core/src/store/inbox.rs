@@ -154,7 +154,7 @@ impl Inbox {
             }
         }
         // Where there is room for progress there is for lifecycle lines.
-        if lines.len() == 0 || !self.has_room(&lanes, Class::Lifecycle) {
+        if lines.is_empty() || !self.has_room(&lanes, Class::Lifecycle) {
             return dropped;
         }
         let lines = mem::take(lines);

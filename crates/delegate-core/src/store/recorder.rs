@@ -69,6 +69,9 @@ impl Recorder {
                 self.warn_of_logs(written);
             }
             self.finish_after(batch.pieces_so_far);
+            if let Some(database) = &self.database {
+                database.checkpoint();
+            }
         }
         let closed = self.files.close(None);
         self.warn_of_logs(closed);

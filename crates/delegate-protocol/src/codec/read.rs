@@ -12,17 +12,17 @@ use serde::forward_to_deserialize_any;
 
 /// Why bytes are not what was wanted.
 #[derive(Debug)]
-pub(super) struct Error(String);
+pub(super) struct Wrong(String);
 
-impl fmt::Display for Error {
+impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Wrong {}
 
-impl de::Error for Error {
+impl de::Error for Wrong {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self(message.to_string())
     }
@@ -56,56 +56,67 @@ impl<'de> Reader<'de> {
     }
 
     /// Bytes behind the value.
+    #[inline]
     pub(super) const fn left(&self) -> usize {
         self.rest.len()
     }
 
-    fn peek(&self) -> Result<u8, Error> {
+    #[inline]
+    fn peek(&self) -> Result<u8, Wrong> {
         self.rest.first().copied().ok_or_else(ends_early)
     }
 
-    fn take(&mut self, count: usize) -> Result<&'de [u8], Error> {
+    #[inline]
+    fn take(&mut self, count: usize) -> Result<&'de [u8], Wrong> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(ends_early)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Wrong> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or_else(ends_early)?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    fn u8(&mut self) -> Result<u8, Error> {
+    #[inline]
+    fn u8(&mut self) -> Result<u8, Wrong> {
         self.array().map(u8::from_be_bytes)
     }
 
-    fn u16(&mut self) -> Result<u16, Error> {
+    #[inline]
+    fn u16(&mut self) -> Result<u16, Wrong> {
         self.array().map(u16::from_be_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Error> {
+    #[inline]
+    fn u32(&mut self) -> Result<u32, Wrong> {
         self.array().map(u32::from_be_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Error> {
+    #[inline]
+    fn u64(&mut self) -> Result<u64, Wrong> {
         self.array().map(u64::from_be_bytes)
     }
 
-    fn length8(&mut self) -> Result<usize, Error> {
+    #[inline]
+    fn length8(&mut self) -> Result<usize, Wrong> {
         self.u8().map(usize::from)
     }
 
-    fn length16(&mut self) -> Result<usize, Error> {
+    #[inline]
+    fn length16(&mut self) -> Result<usize, Wrong> {
         self.u16().map(usize::from)
     }
 
-    fn length32(&mut self) -> Result<usize, Error> {
+    #[inline]
+    fn length32(&mut self) -> Result<usize, Wrong> {
         self.u32().map(|length| length as usize)
     }
 
     #[inline]
-    fn head(&mut self) -> Result<Head, Error> {
+    fn head(&mut self) -> Result<Head, Wrong> {
         let first = self.u8()?;
         Ok(match first {
             0x00..=0x7f => Head::Unsigned(first.into()),
@@ -113,7 +124,7 @@ impl<'de> Reader<'de> {
             0x90..=0x9f => Head::List(usize::from(first & 0x0f)),
             0xa0..=0xbf => Head::Text(usize::from(first & 0x1f)),
             0xc0 => Head::Nil,
-            0xc1 => return Err(Error("0xc1 begins no value".to_owned())),
+            0xc1 => return Err(Wrong("0xc1 begins no value".to_owned())),
             0xc2 => Head::Bool(false),
             0xc3 => Head::Bool(true),
             0xc4 => Head::Bytes(self.length8()?),
@@ -149,24 +160,26 @@ impl<'de> Reader<'de> {
     }
 
     /// Opens something that holds others.
-    fn descend(&mut self) -> Result<(), Error> {
+    #[inline]
+    fn descend(&mut self) -> Result<(), Wrong> {
         self.depth = self.depth.saturating_sub(1);
-        if self.depth == 0 { Err(Error("it is nested too deeply".to_owned())) } else { Ok(()) }
+        if self.depth == 0 { Err(Wrong("it is nested too deeply".to_owned())) } else { Ok(()) }
     }
 
     #[inline]
-    fn text<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Error> {
+    fn text<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Wrong> {
         let bytes = self.take(length)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => visitor.visit_borrowed_str(text),
             // Some peers send bytes as text; whoever takes bytes is content.
             Err(wrong) => visitor
-                .visit_borrowed_bytes::<Error>(bytes)
-                .map_err(|_| Error(format!("a text is not UTF-8: {wrong}"))),
+                .visit_borrowed_bytes::<Wrong>(bytes)
+                .map_err(|_| Wrong(format!("a text is not UTF-8: {wrong}"))),
         }
     }
 
-    fn list<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Error> {
+    #[inline]
+    fn list<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Wrong> {
         self.descend()?;
         let mut items = Items { reader: self, left: length };
         let value = visitor.visit_seq(&mut items)?;
@@ -175,7 +188,8 @@ impl<'de> Reader<'de> {
         Ok(value)
     }
 
-    fn map<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Error> {
+    #[inline]
+    fn map<V: de::Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Wrong> {
         self.descend()?;
         let mut items = Items { reader: self, left: length };
         let value = visitor.visit_map(&mut items)?;
@@ -188,7 +202,7 @@ impl<'de> Reader<'de> {
         &mut self,
         length: usize,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         let kind = i8::from_be_bytes(self.array()?);
         let parts = [Part::Kind(kind), Part::Bytes(self.take(length)?)];
         visitor.visit_newtype_struct(SeqDeserializer::new(parts.into_iter()))
@@ -200,7 +214,7 @@ impl<'de> Reader<'de> {
         &mut self,
         bytes_as_list: bool,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         match self.head()? {
             Head::Nil => visitor.visit_unit(),
             Head::Bool(value) => visitor.visit_bool(value),
@@ -220,7 +234,7 @@ impl<'de> Reader<'de> {
 
     /// A text where one is expected, whatever is there otherwise: the type says what it thinks of that.
     #[inline]
-    fn expect_text<V: de::Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Error> {
+    fn expect_text<V: de::Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Wrong> {
         match self.peek()? {
             short @ 0xa0..=0xbf => {
                 self.rest = &self.rest[1..];
@@ -231,30 +245,30 @@ impl<'de> Reader<'de> {
     }
 
     /// The 16 bytes of a number that is too large for 64 bits.
-    fn wide(&mut self, length: usize) -> Result<[u8; 16], Error> {
+    fn wide(&mut self, length: usize) -> Result<[u8; 16], Wrong> {
         let bytes = self.take(length)?;
-        bytes.try_into().map_err(|_| Error("a number of 128 bits has 16 bytes".to_owned()))
+        bytes.try_into().map_err(|_| Wrong("a number of 128 bits has 16 bytes".to_owned()))
     }
 }
 
-fn ends_early() -> Error {
-    Error("the bytes end inside a value".to_owned())
+fn ends_early() -> Wrong {
+    Wrong("the bytes end inside a value".to_owned())
 }
 
 impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
-    type Error = Error;
+    type Error = Wrong;
 
     fn is_human_readable(&self) -> bool {
         false
     }
 
     #[inline]
-    fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         self.any(false, visitor)
     }
 
     #[inline]
-    fn deserialize_option<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_option<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         if self.peek()? == 0xc0 {
             self.rest = &self.rest[1..];
             visitor.visit_none()
@@ -270,16 +284,18 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         _name: &'static str,
         _variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         match self.peek()? {
             0x81 => {
                 self.rest = &self.rest[1..];
                 visitor.visit_enum(Variant { reader: self, holds: true })
             }
-            0x80..=0x8f | 0xde | 0xdf => match self.head()? {
-                Head::Map(1) => visitor.visit_enum(Variant { reader: self, holds: true }),
-                _ => Err(Error("a variant is a map of one entry".to_owned())),
-            },
+            0x80..=0x8f | 0xde | 0xdf => {
+                let Head::Map(1) = self.head()? else {
+                    return Err(Wrong("a variant is a map of one entry".to_owned()));
+                };
+                visitor.visit_enum(Variant { reader: self, holds: true })
+            }
             _ => visitor.visit_enum(Variant { reader: self, holds: false }),
         }
     }
@@ -289,7 +305,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -298,7 +314,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         self,
         _name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         if self.peek()? == 0x90 {
             self.rest = &self.rest[1..];
             return visitor.visit_unit();
@@ -306,25 +322,32 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         self.any(false, visitor)
     }
 
-    fn deserialize_i128<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.head()? {
-            Head::Unsigned(number) => visitor.visit_i128(number.into()),
-            Head::Signed(number) => visitor.visit_i128(number.into()),
-            Head::Bytes(length) => visitor.visit_i128(i128::from_be_bytes(self.wide(length)?)),
-            _ => Err(Error::invalid_type(Unexpected::Other("no number"), &visitor)),
+    fn deserialize_i128<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        let head = self.head()?;
+        if let Head::Unsigned(number) = head {
+            visitor.visit_i128(number.into())
+        } else if let Head::Signed(number) = head {
+            visitor.visit_i128(number.into())
+        } else if let Head::Bytes(length) = head {
+            visitor.visit_i128(i128::from_be_bytes(self.wide(length)?))
+        } else {
+            Err(Wrong::invalid_type(Unexpected::Other("no number"), &visitor))
         }
     }
 
-    fn deserialize_u128<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        match self.head()? {
-            Head::Unsigned(number) => visitor.visit_u128(number.into()),
-            Head::Bytes(length) => visitor.visit_u128(u128::from_be_bytes(self.wide(length)?)),
-            _ => Err(Error::invalid_type(Unexpected::Other("no number"), &visitor)),
+    fn deserialize_u128<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+        let head = self.head()?;
+        if let Head::Unsigned(number) = head {
+            visitor.visit_u128(number.into())
+        } else if let Head::Bytes(length) = head {
+            visitor.visit_u128(u128::from_be_bytes(self.wide(length)?))
+        } else {
+            Err(Wrong::invalid_type(Unexpected::Other("no number"), &visitor))
         }
     }
 
     #[inline]
-    fn deserialize_seq<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_seq<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         self.any(true, visitor)
     }
 
@@ -332,7 +355,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         self,
         _length: usize,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         self.any(true, visitor)
     }
 
@@ -341,7 +364,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         _name: &'static str,
         _length: usize,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         self.any(true, visitor)
     }
 
@@ -351,22 +374,22 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         _name: &'static str,
         _fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         self.any(true, visitor)
     }
 
     #[inline]
-    fn deserialize_str<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_str<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         self.expect_text(visitor)
     }
 
     #[inline]
-    fn deserialize_string<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_string<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         self.expect_text(visitor)
     }
 
     #[inline]
-    fn deserialize_identifier<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_identifier<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         self.expect_text(visitor)
     }
 
@@ -382,11 +405,11 @@ struct Items<'a, 'de> {
 }
 
 impl Items<'_, '_> {
-    fn all_taken(&self) -> Result<(), Error> {
+    fn all_taken(&self) -> Result<(), Wrong> {
         if self.left == 0 {
             return Ok(());
         }
-        Err(Error(format!("{} more than expected", self.left)))
+        Err(Wrong(format!("{} more than expected", self.left)))
     }
 
     /// A length that a peer names is worth no more than the bytes that are there: a byte for each at least.
@@ -396,13 +419,13 @@ impl Items<'_, '_> {
 }
 
 impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
-    type Error = Error;
+    type Error = Wrong;
 
     #[inline]
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, Error> {
+    ) -> Result<Option<T::Value>, Wrong> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
         seed.deserialize(&mut *self.reader).map(Some)
@@ -414,20 +437,20 @@ impl<'de> de::SeqAccess<'de> for Items<'_, 'de> {
 }
 
 impl<'de> de::MapAccess<'de> for Items<'_, 'de> {
-    type Error = Error;
+    type Error = Wrong;
 
     #[inline]
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, Error> {
+    ) -> Result<Option<K::Value>, Wrong> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         self.left = left;
         seed.deserialize(&mut *self.reader).map(Some)
     }
 
     #[inline]
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
         seed.deserialize(&mut *self.reader)
     }
 
@@ -444,34 +467,34 @@ struct Variant<'a, 'de> {
 }
 
 impl Variant<'_, '_> {
-    fn held(&self, wanted: &'static str) -> Result<(), Error> {
+    fn held(&self, wanted: &'static str) -> Result<(), Wrong> {
         if self.holds {
             return Ok(());
         }
-        Err(Error::invalid_type(Unexpected::UnitVariant, &wanted))
+        Err(Wrong::invalid_type(Unexpected::UnitVariant, &wanted))
     }
 }
 
 impl<'de> de::EnumAccess<'de> for Variant<'_, 'de> {
-    type Error = Error;
+    type Error = Wrong;
     type Variant = Self;
 
     #[inline]
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Error> {
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Wrong> {
         let name = seed.deserialize(&mut *self.reader)?;
         Ok((name, self))
     }
 }
 
 impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
-    type Error = Error;
+    type Error = Wrong;
 
-    fn unit_variant(self) -> Result<(), Error> {
+    fn unit_variant(self) -> Result<(), Wrong> {
         if self.holds { <()>::deserialize(self.reader) } else { Ok(()) }
     }
 
     #[inline]
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Error> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Wrong> {
         self.held("newtype variant")?;
         seed.deserialize(self.reader)
     }
@@ -480,7 +503,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
         self,
         _length: usize,
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         self.held("tuple variant")?;
         self.reader.any(true, visitor)
     }
@@ -490,7 +513,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
         self,
         _fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Error> {
+    ) -> Result<V::Value, Wrong> {
         self.held("struct variant")?;
         self.reader.any(true, visitor)
     }
@@ -503,7 +526,7 @@ enum Part<'de> {
     Bytes(&'de [u8]),
 }
 
-impl<'de> IntoDeserializer<'de, Error> for Part<'de> {
+impl<'de> IntoDeserializer<'de, Wrong> for Part<'de> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -512,9 +535,9 @@ impl<'de> IntoDeserializer<'de, Error> for Part<'de> {
 }
 
 impl<'de> de::Deserializer<'de> for Part<'de> {
-    type Error = Error;
+    type Error = Wrong;
 
-    fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+    fn deserialize_any<V: de::Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
         match self {
             Self::Kind(kind) => visitor.visit_i8(kind),
             Self::Bytes(bytes) => visitor.visit_borrowed_bytes(bytes),
@@ -541,7 +564,7 @@ mod tests {
     use crate::message::ChildMessage;
     use crate::value::Value;
 
-    fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Error> {
+    fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Wrong> {
         T::deserialize(&mut Reader::new(bytes, MAX_DEPTH))
     }
 
