@@ -72,6 +72,16 @@ fn main() -> ExitCode {
                 thread.batch(1, 64 * MIB)
             }],
         );
+        for (name, bytes) in
+            [("1 MiB, from first word", MIB), ("64 MiB, from first word", 64 * MIB)]
+        {
+            row(
+                name,
+                [&mut || bare_bytes(bytes), &mut || process.result(bytes), &mut || {
+                    thread.result(bytes)
+                }],
+            );
+        }
         row("killed to record", [&mut bare_kill, &mut || process.killed(), &mut || Duration::ZERO]);
         row(
             "interrupt to seen",

@@ -390,52 +390,5 @@ fn unreadable(error: &io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::agent::Agent;
-    use crate::link::{self, Next};
-    use crate::session::Session;
-    use delegate_protocol::frame::{Decoder, Encoder};
-    use delegate_protocol::{ParentEnd, ParentMessage, spec::sample};
-
-    struct Never;
-
-    impl Agent for Never {
-        const NAME: &'static str = "never";
-        type Params = delegate_protocol::Value;
-        type Answer = String;
-
-        fn run(&mut self, _: Self::Params, _: &mut Session) -> Result<String, Failure> {
-            panic!("it was started")
-        }
-    }
-
-    /// The parent said both before anybody here looked.
-    #[test]
-    fn a_task_that_was_interrupted_before_it_was_taken_is_not_started() {
-        let (link, parent) = link::memory(Arc::new(|| {}));
-        let token = Arc::<Token>::default();
-        token.raise(Reason::Interrupt);
-        let mut begin = Vec::new();
-        let message = ParentMessage::Begin(Box::new(sample(0, Never::NAME, "goal")));
-        Encoder::<ParentEnd>::default().frame(&message, &mut begin).unwrap();
-        assert!(parent.send(begin).is_ok());
-        let host = Host {
-            owner: OwnerSource::of(None),
-            output: Kept::default(),
-            pid: 0,
-            program_version: String::new(),
-        };
-        serve_until(link, &Registry::default().with(|| Never), host, &token).unwrap();
-        let mut decoder = Decoder::<ParentEnd>::default();
-        while let Next::Frame(frame) = parent.try_next() {
-            decoder.push(&frame);
-        }
-        let said = std::iter::from_fn(|| decoder.next_message()).map(Result::unwrap);
-        let [ChildMessage::Hello(_), ChildMessage::Finish(finish)] = &said.collect::<Vec<_>>()[..]
-        else {
-            panic!("a greeting and an end, and nothing between");
-        };
-        assert_eq!((finish.verdict, &finish.error), (Verdict::Interrupted, &None));
-    }
-}
+#[path = "serve_tests.rs"]
+mod tests;

@@ -2,8 +2,9 @@
 //! allocate more than they are.
 //!
 //! Used for the bodies of [`crate::frame`]s, for [`crate::Value`] and for specs in parts. `read` is our own reader of
-//! the format, since every event passes it; what is written is the library's.
+//! the format (`format`), since every event passes it; what is written is the library's.
 
+mod format;
 mod read;
 
 use serde::{Deserialize, Serialize};

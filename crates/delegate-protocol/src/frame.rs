@@ -9,8 +9,7 @@
 use std::marker::PhantomData;
 
 use crate::codec::{self, CodecError};
-use crate::message::{ChildEnd, ChildMessage, End};
-use crate::value::Bytes;
+use crate::message::{ChildEnd, End};
 
 /// The largest frame body, in bytes. Larger values go in parts ([`PART`]).
 pub const FRAME_CAP: usize = 16 * 1024 * 1024;
@@ -20,6 +19,9 @@ pub const FRAME_CAP: usize = 16 * 1024 * 1024;
 pub const PART: usize = 1024 * 1024;
 
 const HEADER: usize = 4;
+
+/// A map of one entry, its key, and a binary whose length takes four bytes.
+const PART_HEAD: &[u8] = b"\x81\xaaResultPart\xc6";
 
 /// What can be wrong with bytes that a peer sent, or with a message that should be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -102,25 +104,19 @@ impl<E: End> Encoder<E> {
 }
 
 impl Encoder<ChildEnd> {
-    /// Appends what stands before so many bytes in the frame of a [`ChildMessage::ResultPart`], for a writer that
+    /// Appends what stands before so many bytes in the frame of a [`crate::ChildMessage::ResultPart`], for a writer that
     /// does not copy them.
     ///
     /// # Errors
     /// [`FrameError::Oversized`].
     pub fn part_head(&self, bytes: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
-        let empty = ChildMessage::ResultPart(Bytes::default());
-        let start = out.len();
-        self.frame(&empty, out)?;
-        // The length of an empty binary takes two bytes at the end; the longest kind takes five.
-        out.truncate(out.len() - 2);
-        let len = out.len() - start - HEADER + 5 + bytes;
+        let len = PART_HEAD.len() + size_of::<u32>() + bytes;
         let fits = len <= FRAME_CAP;
         let (Ok(whole), Ok(inside), true) = (u32::try_from(len), u32::try_from(bytes), fits) else {
-            out.truncate(start);
             return Err(FrameError::Oversized { len });
         };
-        out[start..start + HEADER].copy_from_slice(&whole.to_le_bytes());
-        out.push(0xc6);
+        out.extend_from_slice(&whole.to_le_bytes());
+        out.extend_from_slice(PART_HEAD);
         out.extend_from_slice(&inside.to_be_bytes());
         Ok(())
     }
@@ -200,7 +196,8 @@ impl<E: End> Decoder<E> {
 mod tests {
     use super::*;
     use crate::event::ChildEvent;
-    use crate::message::ParentEnd;
+    use crate::message::{ChildMessage, ParentEnd};
+    use crate::value::Bytes;
     use proptest::prelude::*;
 
     fn text(len: usize) -> ChildMessage {

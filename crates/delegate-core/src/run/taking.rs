@@ -108,3 +108,61 @@ fn taken_in(text: AnswerText) -> Taken {
     };
     Taken { text: summary, bytes, file, lossy, not_kept, fault: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::spill::MAX_SUMMARY;
+
+    const PART: usize = 1 << 20;
+    const PARTS: usize = MAX_SUMMARY / PART + 3;
+
+    fn on_a_runtime<T>(work: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    }
+
+    /// A part on its way to disk holds up the one after the next, and no other.
+    #[test]
+    fn a_part_is_written_while_the_next_one_comes_and_all_of_them_arrive() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("result");
+        let taken = on_a_runtime(async {
+            let mut taking = Taking::new(Answer::new(Some(path.clone()), u64::MAX));
+            for number in 0..PARTS {
+                taking.part(vec![b'a' + u8::try_from(number).unwrap(); PART]).await;
+                let away = matches!(taking.state, State::Away(_));
+                assert_eq!(away, number >= MAX_SUMMARY / PART, "{number}");
+            }
+            taking.finish().await
+        });
+        let whole = std::fs::read(&path).unwrap();
+        let letters = whole.chunks(PART).map(|part| part[0]);
+        assert!(letters.eq((0..PARTS).map(|number| b'a' + u8::try_from(number).unwrap())));
+        assert_eq!((taken.bytes, taken.text.len()), (whole.len() as u64, MAX_SUMMARY));
+        assert_eq!((taken.file.map(|(path, _)| path), taken.fault), (Some(path), None));
+    }
+
+    #[test]
+    fn an_answer_that_grows_too_large_or_has_no_end_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("result");
+        let limit = MAX_SUMMARY as u64 + 1;
+        on_a_runtime(async {
+            let mut taking = Taking::new(Answer::new(Some(path.clone()), limit));
+            for len in [MAX_SUMMARY, 1, 1, 1] {
+                taking.part(vec![b'x'; len]).await;
+            }
+            let taken = taking.finish().await;
+            assert!(taken.fault.is_some_and(|fault| fault.contains("max_result_bytes")));
+            assert!(!path.exists());
+
+            let mut taking = Taking::new(Answer::new(Some(path.clone()), limit));
+            for len in [MAX_SUMMARY, 1] {
+                taking.part(vec![b'x'; len]).await;
+            }
+            taking.give_up().await;
+            assert_eq!(taking.take_fault(), None);
+            assert!(!path.exists());
+        });
+    }
+}

@@ -29,6 +29,8 @@ pub(super) const BUSY: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 5;
 /// Bytes that the write-ahead log keeps after a checkpoint: a burst of large answers does not stay.
 const WAL_BYTES: i64 = 64 << 20;
+/// Bytes that most entries have besides their summary.
+const ENTRY: usize = 2048;
 /// Pages of the write-ahead log from which on it is copied into the file: SQLite's own number.
 const WAL_PAGES: i32 = 1000;
 
@@ -384,7 +386,7 @@ fn insert_outcome(
     run: RunId,
     outcome: &Outcome,
 ) -> rusqlite::Result<()> {
-    let entry = serde_json::to_string(outcome)
+    let entry = entry_of(outcome)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let mut statement = transaction.prepare_cached(
         "INSERT INTO results (run_id, task_index, status, entry) VALUES (?1, ?2, ?3, ?4)
@@ -397,6 +399,14 @@ fn insert_outcome(
         entry
     ])?;
     Ok(())
+}
+
+/// An outcome as JSON. Room for the most of it is made at once: it may be 16 MiB, and growing is copying.
+fn entry_of(outcome: &Outcome) -> serde_json::Result<String> {
+    let summary = outcome.summary.as_ref().map_or(0, String::len);
+    let mut entry = Vec::with_capacity(summary + summary / 16 + ENTRY);
+    serde_json::to_writer(&mut entry, outcome)?;
+    String::from_utf8(entry).map_err(serde::de::Error::custom)
 }
 
 /// Moves a database and the files beside it out of the way.

@@ -5,6 +5,9 @@ use std::ops::Range;
 
 use delegate_protocol::event::Class;
 
+/// Bytes of room that nothing is done about.
+const SPARE: usize = 4096;
+
 /// Bytes in their order, of both classes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lines {
@@ -69,6 +72,14 @@ impl Lines {
         }
     }
 
+    /// Gives back the room that is left over: what waits is counted by its length, and a text that has just not fit
+    /// leaves as much again behind it.
+    pub(super) fn fit(&mut self) {
+        if self.bytes.capacity() - self.bytes.len() > SPARE {
+            self.bytes.shrink_to_fit();
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.runs.clear();
@@ -128,5 +139,9 @@ mod tests {
         assert_eq!(lines.runs().collect::<Vec<_>>(), [(kept, 0..4)]);
         lines.clear();
         assert_eq!(lines, Lines::of(kept, Vec::new()));
+        lines.add(kept, |bytes| bytes.reserve(2 * SPARE));
+        add(&mut lines, kept, "e");
+        lines.fit();
+        assert!(lines.bytes.capacity() <= SPARE, "{}", lines.bytes.capacity());
     }
 }

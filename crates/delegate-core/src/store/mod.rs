@@ -258,6 +258,7 @@ impl Store {
     /// Lifecycle lines are never dropped: while there is no room for them they stay in `lines`. Then wait for
     /// [`Store::events_have_room`], take nothing more from this child meanwhile, and try again.
     pub fn append_events(&self, run: RunId, task_index: u32, lines: &mut Lines) -> u64 {
+        lines.fit();
         self.inner.inbox.append((run, task_index, Log::Events), lines)
     }
 
