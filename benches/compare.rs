@@ -1,5 +1,6 @@
 //! Our figures beside those of bare programs, interleaved in one run: medians and minima, and their
-//! ratio. `cargo bench --bench compare [-- ROUNDS]`, 15 rounds without a number.
+//! ratio. `cargo bench --bench compare [-- [ROUNDS] [WORD]]`, 15 rounds without a number; with a word, the rows
+//! whose name has it.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts bare programs")]
 #![expect(clippy::print_stdout, reason = "a table is what it is for")]
 
@@ -20,29 +21,33 @@ const MIB: usize = 1 << 20;
 
 fn main() -> ExitCode {
     support::main(|| {
-        let rounds = std::env::args().skip(1).find_map(|argument| argument.parse().ok());
-        let rounds: usize = rounds.unwrap_or(ROUNDS);
+        // Cargo adds a word of its own, which is none of ours.
+        let said: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
+        let rounds = said.iter().find_map(|word| word.parse().ok()).unwrap_or(ROUNDS);
+        let only = said.into_iter().find(|word| word.parse::<usize>().is_err());
+        let row = |name: &str, columns: [&mut dyn FnMut() -> Duration; 3]| {
+            if only.as_ref().is_none_or(|word| name.contains(word)) {
+                row(name, rounds, columns);
+            }
+        };
         let process = Rig::new(Isolation::Process, 10);
         let thread = Rig::new(Isolation::Thread, 10);
         println!("{rounds} rounds, interleaved; median / minimum in µs\n");
         println!("{:<26} {:>19} {:>19} {:>19}", "", "bare", "processes", "threads");
         row(
             "start to first event",
-            rounds,
             [&mut || bare_start().0, &mut || process.start_and_outcome().0, &mut || {
                 thread.start_and_outcome().0
             }],
         );
         row(
             "start to reaped, recorded",
-            rounds,
             [&mut || bare_start().1, &mut || process.start_and_outcome().1, &mut || {
                 thread.start_and_outcome().1
             }],
         );
         row(
             "64 children",
-            rounds,
             [
                 &mut || (0..64).map(|_| bare_start().1).sum(),
                 &mut || process.batch(64, 1),
@@ -51,7 +56,6 @@ fn main() -> ExitCode {
         );
         row(
             "100,000 events",
-            rounds,
             [
                 &mut || bare_messages(EVENTS, EVENT_BYTES),
                 &mut || process.events(EVENTS),
@@ -60,28 +64,35 @@ fn main() -> ExitCode {
         );
         row(
             "result of 1 MiB",
-            rounds,
             [&mut || bare_bytes(MIB), &mut || process.batch(1, MIB), &mut || thread.batch(1, MIB)],
         );
         row(
             "result of 64 MiB",
-            rounds,
             [&mut || bare_bytes(64 * MIB), &mut || process.batch(1, 64 * MIB), &mut || {
                 thread.batch(1, 64 * MIB)
             }],
         );
-        row("killed to record", rounds, [&mut bare_kill, &mut || process.killed()]);
+        for (name, bytes) in
+            [("1 MiB, from first word", MIB), ("64 MiB, from first word", 64 * MIB)]
+        {
+            row(
+                name,
+                [&mut || bare_bytes(bytes), &mut || process.result(bytes), &mut || {
+                    thread.result(bytes)
+                }],
+            );
+        }
+        row("killed to record", [&mut bare_kill, &mut || process.killed(), &mut || Duration::ZERO]);
         row(
             "interrupt to seen",
-            rounds,
             [&mut || Duration::ZERO, &mut || process.interrupt(), &mut || thread.interrupt()],
         );
     })
 }
 
 /// One of each per round, so that what disturbs the machine disturbs all of them.
-fn row<const N: usize>(name: &str, rounds: usize, mut columns: [&mut dyn FnMut() -> Duration; N]) {
-    let mut taken = [const { Vec::new() }; N];
+fn row(name: &str, rounds: usize, mut columns: [&mut dyn FnMut() -> Duration; 3]) {
+    let mut taken = [const { Vec::new() }; 3];
     for _ in 0..rounds {
         for (column, taken) in columns.iter_mut().zip(&mut taken) {
             taken.push(column());

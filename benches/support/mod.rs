@@ -174,6 +174,17 @@ impl Rig {
         (first, began.elapsed())
     }
 
+    /// A child's first word seen → its answer of so many bytes is stored and its process reaped. What the child has
+    /// done before the word was seen is not in it.
+    pub(crate) fn result(&self, bytes: usize) -> Duration {
+        let mut run = self.start(Task::of::<Sender>("one", bytes));
+        assert!(run.events().any(|event| matches!(event, Event::Text { .. })));
+        let began = Instant::now();
+        let report = run.finish();
+        assert!(report.all_completed(), "{:?}", report.statuses());
+        began.elapsed()
+    }
+
     /// Some children that answer with some bytes each, end to end.
     pub(crate) fn batch(&self, children: usize, bytes: usize) -> Duration {
         let began = Instant::now();

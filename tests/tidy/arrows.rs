@@ -75,6 +75,7 @@ const LAYERS: [(&str, &[&[&str]]); 4] = [
                 "look",
                 "mail",
                 "owner_source",
+                "pace",
                 "tail",
                 "schema",
             ],

@@ -78,6 +78,11 @@ impl Crash {
         Self(std::env::var(DIE_AT).ok().and_then(|text| At::of(&text)))
     }
 
+    /// Whether it is to happen at all.
+    pub(crate) const fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Whether it is to happen here and now.
     pub(crate) fn comes(&mut self, point: &str, message: &str) -> bool {
         let Some(at) = &mut self.0 else { return false };

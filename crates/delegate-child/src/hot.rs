@@ -1,5 +1,7 @@
 //! What is counted in instructions (`.ci/instructions`) and stands behind no public name. No part of the interface.
 
+use std::collections::VecDeque;
+
 use delegate_protocol::frame::Encoder;
 use delegate_protocol::{ChildEnd, ChildEvent, ChildMessage};
 
@@ -14,14 +16,16 @@ const TOGETHER: usize = 100;
 pub fn outbox(event: &ChildEvent, count: usize) -> usize {
     let (outbox, token, encoder) =
         (Outbox::default(), Token::default(), Encoder::<ChildEnd>::default());
-    let (mut frames, mut bytes) = (Vec::new(), 0);
+    let (mut frames, mut taken, mut bytes) = (Vec::new(), VecDeque::new(), 0);
     for first in (0..count).step_by(TOGETHER) {
         for _ in first..count.min(first + TOGETHER) {
             outbox.put(event.clone(), &token);
         }
-        while let Some(event) = outbox.try_take() {
-            // Events are small; one that has no frame counts for nothing.
-            drop(encoder.frame(&ChildMessage::Event(event), &mut frames));
+        while outbox.try_take(&mut taken) {
+            for event in taken.drain(..) {
+                // Events are small; one that has no frame counts for nothing.
+                drop(encoder.frame(&ChildMessage::Event(event), &mut frames));
+            }
         }
         bytes += frames.len();
         frames.clear();

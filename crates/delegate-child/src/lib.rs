@@ -86,6 +86,7 @@ mod mail;
 mod outbox;
 pub mod outcome;
 mod owner_source;
+mod pace;
 mod queue;
 pub mod registry;
 pub mod schema;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError, bounded, select};
 use delegate_protocol::frame::{Decoder, Encoder};
+use delegate_protocol::value::Bytes;
 use delegate_protocol::{ChildEnd, ChildMessage, FrameError, ParentMessage};
 
 use crate::hook::{self, Crash};
@@ -69,6 +70,12 @@ pub trait Outgoing: Send {
     /// # Errors
     /// When the parent is gone.
     fn flush(&mut self) -> Result<(), LinkError>;
+
+    /// Sends a part of a result behind what waits. It is large: nothing is copied that need not be.
+    ///
+    /// # Errors
+    /// Those of [`Outgoing::send`].
+    fn part(&mut self, bytes: &[u8]) -> Result<(), LinkError>;
 
     /// Both.
     ///
@@ -231,6 +238,15 @@ impl Outgoing for SocketOutgoing {
         if self.frames.len() < PIECE { Ok(()) } else { self.flush() }
     }
 
+    fn part(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        if self.crash.is_set() {
+            return self.send(&ChildMessage::ResultPart(Bytes(bytes.to_vec())));
+        }
+        self.encoder.part_head(bytes.len(), &mut self.frames)?;
+        self.flush()?;
+        (&*self.stream).write_all(bytes).map_err(LinkError::of_io)
+    }
+
     fn flush(&mut self) -> Result<(), LinkError> {
         let written = (&*self.stream).write_all(&self.frames);
         self.frames.clear();
@@ -364,6 +380,12 @@ impl Outgoing for MemoryOutgoing {
     fn put(&mut self, message: &ChildMessage) -> Result<(), LinkError> {
         self.encoder.frame(message, &mut self.frames)?;
         if self.frames.len() < PIECE { Ok(()) } else { self.flush() }
+    }
+
+    fn part(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
+        self.encoder.part_head(bytes.len(), &mut self.frames)?;
+        self.frames.extend_from_slice(bytes);
+        self.flush()
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {

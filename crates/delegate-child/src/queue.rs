@@ -57,6 +57,21 @@ impl Queue {
         Some(event)
     }
 
+    /// Moves the oldest into `taken`, which is empty: up to so many bytes, and at least one if there is one.
+    pub(crate) fn pop_some(&mut self, bytes: usize, taken: &mut VecDeque<ChildEvent>) {
+        if self.bytes < bytes {
+            std::mem::swap(&mut self.events, taken);
+            self.bytes = 0;
+            return;
+        }
+        let before = self.bytes;
+        while before - self.bytes < bytes
+            && let Some(event) = self.pop()
+        {
+            taken.push_back(event);
+        }
+    }
+
     /// How many wait.
     pub(crate) fn len(&self) -> usize {
         self.events.len()

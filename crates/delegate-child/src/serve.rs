@@ -3,15 +3,15 @@
 //! The calling thread greets, waits for the task, and is then the writer of the line; `greeting`
 //! decides what the parent's messages mean, `finish` what the last frame says.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use delegate_protocol::frame::PART;
 use delegate_protocol::message::{DUMP_BYTES, Verdict};
-use delegate_protocol::value::Bytes;
 use delegate_protocol::version::PROTOCOL_VERSION;
 use delegate_protocol::{Answer, ChildMessage, Finish, Hello, TaskSpec};
 
@@ -27,8 +27,9 @@ use crate::guard;
 use crate::kept::Kept;
 use crate::link::{Incoming, Link, LinkError, Outgoing};
 use crate::mail::Mailbox;
-use crate::outbox::Taken;
+use crate::outbox::{Taken, Wait};
 use crate::owner_source::OwnerSource;
+use crate::pace::Pace;
 use crate::registry::Registry;
 use crate::session::{Desk, Session, Shown, clock};
 use crate::tail::clip;
@@ -271,37 +272,61 @@ fn write(
     pid: u32,
 ) -> Result<(), LinkError> {
     let mut beats = Beats::new(heartbeat, clock());
+    let (mut pace, mut events) = (Pace::default(), VecDeque::new());
     loop {
         let now = clock();
-        let message = if let Some(sequence) = beats.due(now) {
-            match desk.show(now) {
-                Shown::OnPage => continue,
-                Shown::Nowhere => ChildMessage::Beat(desk.account().beat(sequence, now)),
-            }
-        } else if desk.mail.take_dump_request() {
-            ChildMessage::Dump { text: dump_of(desk, pid) }
-        } else if let Some((number, question)) = desk.mail.asks.take_unsent() {
-            ChildMessage::Ask { number, question }
-        } else if let Some(event) = desk.outbox.try_take() {
-            ChildMessage::Event(event)
-        } else {
-            outgoing.flush()?;
-            match desk.outbox.take(beats.wait(now)) {
-                Taken::Event(event) => ChildMessage::Event(event),
-                Taken::Nothing => continue,
-                Taken::Done => return Ok(()),
-            }
-        };
-        match outgoing.put(&message) {
-            // An event that cannot be encoded is not worth the run; the session keeps them small.
-            Err(LinkError::Frame(error)) => {
-                tracing::warn!(%error, "an event was not sent");
-                if let ChildMessage::Ask { number, .. } = message {
-                    desk.mail.asks.answer(number, Answer::refused(error.to_string()));
-                }
-            }
-            put => put?,
+        if let Some(message) = other_word(desk, &mut beats, now, pid) {
+            put(outgoing, desk, &message)?;
+            pace.urgent();
+            continue;
         }
+        let mut taken = Taken::Events;
+        if !desk.outbox.try_take(&mut events) {
+            if pace.is_due(now) {
+                outgoing.flush()?;
+                pace.sent(now);
+            }
+            let until_beat = beats.wait(now);
+            let wait = pace.gather(now).map_or(Wait::ForOne(until_beat), |gather| {
+                Wait::ForMore(until_beat.map_or(gather, |beat| beat.min(gather)))
+            });
+            taken = desk.outbox.take(wait, &mut events);
+        }
+        for event in events.drain(..) {
+            put(outgoing, desk, &ChildMessage::Event(event))?;
+            pace.event();
+        }
+        if taken == Taken::Done {
+            return outgoing.flush();
+        }
+    }
+}
+
+/// What is to be said besides events.
+fn other_word(desk: &Desk, beats: &mut Beats, now: Instant, pid: u32) -> Option<ChildMessage> {
+    if let Some(sequence) = beats.due(now)
+        && desk.show(now) == Shown::Nowhere
+    {
+        return Some(ChildMessage::Beat(desk.account().beat(sequence, now)));
+    }
+    if desk.mail.take_dump_request() {
+        return Some(ChildMessage::Dump { text: dump_of(desk, pid) });
+    }
+    let (number, question) = desk.mail.asks.take_unsent()?;
+    Some(ChildMessage::Ask { number, question })
+}
+
+fn put(outgoing: &mut dyn Outgoing, desk: &Desk, message: &ChildMessage) -> Result<(), LinkError> {
+    match outgoing.put(message) {
+        // An event that cannot be encoded is not worth the run; the session keeps them small.
+        Err(LinkError::Frame(error)) => {
+            tracing::warn!(%error, "an event was not sent");
+            if let ChildMessage::Ask { number, .. } = message {
+                desk.mail.asks.answer(*number, Answer::refused(error.to_string()));
+            }
+            Ok(())
+        }
+        put => put,
     }
 }
 
@@ -344,16 +369,19 @@ fn in_parts(
     finish: Finish,
     answer: &LongText,
 ) -> Result<Finish, LinkError> {
-    let mut reader = answer.reader();
-    let mut sent = 0;
+    if let Some(text) = answer.head() {
+        text.as_bytes().chunks(PART).try_for_each(|part| outgoing.part(part))?;
+        return Ok(finish);
+    }
+    let (mut reader, mut part, mut sent) = (answer.reader(), Vec::with_capacity(PART), 0);
     loop {
-        let mut part = Vec::with_capacity(PART);
+        part.clear();
         match reader.by_ref().take(PART as u64).read_to_end(&mut part) {
             Ok(0) => return Ok(finish),
             Ok(count) => sent += count as u64,
             Err(error) => return Ok(failed(finish, unreadable(&error), sent)),
         }
-        outgoing.send(&ChildMessage::ResultPart(Bytes(part)))?;
+        outgoing.part(&part)?;
     }
 }
 
@@ -362,52 +390,5 @@ fn unreadable(error: &io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::agent::Agent;
-    use crate::link::{self, Next};
-    use crate::session::Session;
-    use delegate_protocol::frame::{Decoder, Encoder};
-    use delegate_protocol::{ParentEnd, ParentMessage, spec::sample};
-
-    struct Never;
-
-    impl Agent for Never {
-        const NAME: &'static str = "never";
-        type Params = delegate_protocol::Value;
-        type Answer = String;
-
-        fn run(&mut self, _: Self::Params, _: &mut Session) -> Result<String, Failure> {
-            panic!("it was started")
-        }
-    }
-
-    /// The parent said both before anybody here looked.
-    #[test]
-    fn a_task_that_was_interrupted_before_it_was_taken_is_not_started() {
-        let (link, parent) = link::memory(Arc::new(|| {}));
-        let token = Arc::<Token>::default();
-        token.raise(Reason::Interrupt);
-        let mut begin = Vec::new();
-        let message = ParentMessage::Begin(Box::new(sample(0, Never::NAME, "goal")));
-        Encoder::<ParentEnd>::default().frame(&message, &mut begin).unwrap();
-        assert!(parent.send(begin).is_ok());
-        let host = Host {
-            owner: OwnerSource::of(None),
-            output: Kept::default(),
-            pid: 0,
-            program_version: String::new(),
-        };
-        serve_until(link, &Registry::default().with(|| Never), host, &token).unwrap();
-        let mut decoder = Decoder::<ParentEnd>::default();
-        while let Next::Frame(frame) = parent.try_next() {
-            decoder.push(&frame);
-        }
-        let said = std::iter::from_fn(|| decoder.next_message()).map(Result::unwrap);
-        let [ChildMessage::Hello(_), ChildMessage::Finish(finish)] = &said.collect::<Vec<_>>()[..]
-        else {
-            panic!("a greeting and an end, and nothing between");
-        };
-        assert_eq!((finish.verdict, &finish.error), (Verdict::Interrupted, &None));
-    }
-}
+#[path = "serve_tests.rs"]
+mod tests;

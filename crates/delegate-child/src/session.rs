@@ -540,8 +540,9 @@ fn pieces(mut text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::Taken;
+    use crate::outbox::{Taken, Wait};
     use delegate_protocol::spec::sample;
+    use std::collections::VecDeque;
     use std::thread;
 
     impl Session {
@@ -581,11 +582,11 @@ mod tests {
     }
 
     fn drain(desk: &Desk) -> Vec<ChildEvent> {
-        let next = || match desk.outbox.take(None) {
-            Taken::Event(event) => Some(event),
-            Taken::Nothing | Taken::Done => None,
-        };
-        std::iter::from_fn(next).collect()
+        let (mut events, mut taken) = (Vec::new(), VecDeque::new());
+        while desk.outbox.take(Wait::ForOne(None), &mut taken) == Taken::Events {
+            events.extend(taken.drain(..));
+        }
+        events
     }
 
     fn session(relay_events: bool) -> Session {

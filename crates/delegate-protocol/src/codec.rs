@@ -1,10 +1,15 @@
 //! Values as MessagePack with field names, and back. Total: no bytes panic, overflow the stack, or
 //! allocate more than they are.
 //!
-//! Used for the bodies of [`crate::frame`]s, for [`crate::Value`] and for specs in parts.
+//! Used for the bodies of [`crate::frame`]s, for [`crate::Value`] and for specs in parts. `read` is our own reader of
+//! the format (`format`), since every event passes it; what is written is the library's.
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+mod format;
+mod read;
+
+use serde::{Deserialize, Serialize};
+
+use self::read::Reader;
 
 /// Nesting that a decoder accepts; deeper data is an error, not a stack overflow.
 pub const MAX_DEPTH: usize = 128;
@@ -38,15 +43,14 @@ pub fn to_bytes<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CodecError>
     rmp_serde::to_vec_named(value).map_err(|error| CodecError::of(&error))
 }
 
-/// The reverse of [`to_bytes`], limited to [`MAX_DEPTH`].
+/// The reverse of [`to_bytes`], limited to [`MAX_DEPTH`]. The value may borrow from the bytes.
 ///
 /// # Errors
 /// When the bytes are not exactly one value of this type.
-pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    let mut decoder = rmp_serde::Deserializer::new(std::io::Cursor::new(bytes));
-    decoder.set_max_depth(MAX_DEPTH);
-    let value = T::deserialize(&mut decoder).map_err(|error| CodecError::of(&error))?;
-    if decoder.position() != bytes.len() as u64 {
+pub fn from_bytes<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
+    let mut reader = Reader::new(bytes, MAX_DEPTH);
+    let value = T::deserialize(&mut reader).map_err(|error| CodecError::of(&error))?;
+    if reader.left() > 0 {
         return Err(CodecError("bytes are left after the value".to_owned()));
     }
     Ok(value)

@@ -1,7 +1,9 @@
 //! What a child says while it works ([`ChildEvent`]), and what a consumer sees ([`Event`]).
 //!
 //! A child names neither itself nor its task: the parent knows which line an event came over and
-//! adds the identity, so no child can speak for another.
+//! adds the identity, so no child can speak for another. `json` writes an event as a line of its log.
+
+mod json;
 
 use std::time::Duration;
 

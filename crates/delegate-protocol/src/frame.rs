@@ -9,7 +9,7 @@
 use std::marker::PhantomData;
 
 use crate::codec::{self, CodecError};
-use crate::message::End;
+use crate::message::{ChildEnd, End};
 
 /// The largest frame body, in bytes. Larger values go in parts ([`PART`]).
 pub const FRAME_CAP: usize = 16 * 1024 * 1024;
@@ -19,6 +19,9 @@ pub const FRAME_CAP: usize = 16 * 1024 * 1024;
 pub const PART: usize = 1024 * 1024;
 
 const HEADER: usize = 4;
+
+/// A map of one entry, its key, and a binary whose length takes four bytes.
+const PART_HEAD: &[u8] = b"\x81\xaaResultPart\xc6";
 
 /// What can be wrong with bytes that a peer sent, or with a message that should be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +103,25 @@ impl<E: End> Encoder<E> {
     }
 }
 
+impl Encoder<ChildEnd> {
+    /// Appends what stands before so many bytes in the frame of a [`crate::ChildMessage::ResultPart`], for a writer that
+    /// does not copy them.
+    ///
+    /// # Errors
+    /// [`FrameError::Oversized`].
+    pub fn part_head(&self, bytes: usize, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        let len = PART_HEAD.len() + size_of::<u32>() + bytes;
+        let fits = len <= FRAME_CAP;
+        let (Ok(whole), Ok(inside), true) = (u32::try_from(len), u32::try_from(bytes), fits) else {
+            return Err(FrameError::Oversized { len });
+        };
+        out.extend_from_slice(&whole.to_le_bytes());
+        out.extend_from_slice(PART_HEAD);
+        out.extend_from_slice(&inside.to_be_bytes());
+        Ok(())
+    }
+}
+
 /// Turns bytes as they arrive into the messages that end `E` may receive.
 #[derive(Debug)]
 pub struct Decoder<E: End> {
@@ -174,7 +196,8 @@ impl<E: End> Decoder<E> {
 mod tests {
     use super::*;
     use crate::event::ChildEvent;
-    use crate::message::{ChildEnd, ChildMessage, ParentEnd};
+    use crate::message::{ChildMessage, ParentEnd};
+    use crate::value::Bytes;
     use proptest::prelude::*;
 
     fn text(len: usize) -> ChildMessage {
@@ -233,6 +256,21 @@ mod tests {
         let mut out = vec![9];
         let error = Encoder::<ChildEnd>::default().frame(&text(FRAME_CAP), &mut out).unwrap_err();
         assert!(matches!(error, FrameError::Oversized { .. }));
+        assert_eq!(out, [9]);
+    }
+
+    #[test]
+    fn a_part_whose_bytes_are_written_behind_its_head_is_the_same_message() {
+        for len in [1, 255, 70_000, PART] {
+            let bytes = vec![7; len];
+            let mut framed = Vec::new();
+            Encoder::default().part_head(len, &mut framed).unwrap();
+            framed.extend_from_slice(&bytes);
+            let sent = vec![ChildMessage::ResultPart(Bytes(bytes))];
+            assert_eq!(decode(&framed, 65_536), (sent, Vec::new()));
+        }
+        let mut out = vec![9];
+        assert!(Encoder::default().part_head(FRAME_CAP, &mut out).is_err());
         assert_eq!(out, [9]);
     }
 

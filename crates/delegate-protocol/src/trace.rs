@@ -47,18 +47,21 @@ impl ToolTrace {
         if self.open.len() == MAX_OPEN {
             self.close(0, 0, true);
         }
-        if self.calls.len() == MAX_TOOL_TRACE {
-            self.calls.pop_front();
-            self.dropped += 1;
-        }
+        // The oldest leaves the new one the room of its words: there may be tools by the thousand.
+        let oldest = if self.calls.len() == MAX_TOOL_TRACE { self.calls.pop_front() } else { None };
+        self.dropped += u64::from(oldest.is_some());
+        let (mut name, mut status) =
+            oldest.map(|call| (call.tool, call.status)).unwrap_or_default();
+        tool.clone_into(&mut name);
+        status.clear();
         let number = self.dropped + self.calls.len() as u64;
         self.open.push(Open { id: id.map(str::to_owned), number });
         self.calls.push_back(ToolCall {
-            tool: tool.to_owned(),
+            tool: name,
             args_bytes,
             input_summary,
             result_bytes: 0,
-            status: String::new(),
+            status,
         });
     }
 
@@ -67,7 +70,7 @@ impl ToolTrace {
         let named =
             id.and_then(|id| self.open.iter().rposition(|open| open.id.as_deref() == Some(id)));
         let at = named.or(self.open.len().checked_sub(1))?;
-        self.close(at, result_bytes, ok)
+        self.close(at, result_bytes, ok).map(str::to_owned)
     }
 
     /// Whatever runs has ended with the run.
@@ -77,12 +80,12 @@ impl ToolTrace {
         }
     }
 
-    fn close(&mut self, at: usize, result_bytes: u64, ok: bool) -> Option<String> {
+    fn close(&mut self, at: usize, result_bytes: u64, ok: bool) -> Option<&str> {
         let number = self.open.remove(at).number;
         let call = self.call(number)?;
         call.result_bytes = result_bytes;
-        call.status = if ok { "ok" } else { "error" }.to_owned();
-        Some(call.tool.clone())
+        if ok { "ok" } else { "error" }.clone_into(&mut call.status);
+        Some(&call.tool)
     }
 
     fn call(&mut self, number: u64) -> Option<&mut ToolCall> {

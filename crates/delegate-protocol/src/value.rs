@@ -280,7 +280,7 @@ impl<'de> Deserialize<'de> for Bytes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 

@@ -35,10 +35,8 @@ impl Spent {
     /// Takes the start of a tool.
     pub fn tool(&mut self, name: &str, args: &Value, id: Option<&str>, args_bytes: u64) {
         // A worker of another make may name things as long as it likes, and many of them are kept.
-        let (mut name, mut id) = (head(name), id.map(head));
-        cut_off(&mut name, NAME_BYTES);
-        id.iter_mut().for_each(|id| cut_off(id, NAME_BYTES));
-        self.trace.start(id.as_deref(), &name, args_bytes, tool_text::input_summary(args));
+        let summary = tool_text::input_summary(args);
+        self.trace.start(id.map(head), head(name), args_bytes, summary);
     }
 
     /// Its calls of tools by what it told; those that ran ended with it, and not well.
@@ -112,9 +110,10 @@ impl Spent {
     }
 }
 
-/// Of a text that may be long, what has any use here.
-fn head(text: &str) -> String {
-    text.chars().take(NAME_BYTES).collect()
+/// Of a name that may be long, as much as [`cut_off`] leaves.
+fn head(name: &str) -> &str {
+    let end = (0..=NAME_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    &name[..end.unwrap_or(0)]
 }
 
 /// Paths in the order of their first mention; no more than an entry takes.

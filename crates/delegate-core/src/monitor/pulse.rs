@@ -67,9 +67,11 @@ impl Pulse {
             ChildEvent::Thinking { .. } => "thinking",
             ChildEvent::Progress { .. } => "making progress",
             ChildEvent::Tool { name, .. } => {
-                self.set_tool(Some(name.clone()));
-                let last = name.chars().take(SHOWN).collect();
-                self.started = (self.started.0.saturating_add(1), Some(last));
+                self.set_tool(Some(name));
+                let (count, last) = &mut self.started;
+                *count = count.saturating_add(1);
+                let shown = name.char_indices().nth(SHOWN).map_or(&**name, |(end, _)| &name[..end]);
+                shown.clone_into(last.get_or_insert_default());
                 "calling a tool"
             }
             ChildEvent::Note(Note::ToolDone(_)) => {
@@ -114,7 +116,7 @@ impl Pulse {
             self.mark(now);
         }
         self.activity.api_calls = self.activity.api_calls.max(beat.api_calls);
-        self.set_tool(beat.current_tool.clone());
+        self.set_tool(beat.current_tool.as_deref());
         self.beat = beat;
     }
 
@@ -127,9 +129,13 @@ impl Pulse {
         self.beat(beat, written);
     }
 
-    fn set_tool(&mut self, tool: Option<String>) {
+    /// Tools come by the thousand: the room that one's name has is the next one's.
+    fn set_tool(&mut self, tool: Option<&str>) {
         self.activity.in_tool = tool.is_some();
-        self.tool = tool;
+        match tool {
+            Some(name) => name.clone_into(self.tool.get_or_insert_default()),
+            None => self.tool = None,
+        }
     }
 
     fn mark(&mut self, at: Duration) {

@@ -1,13 +1,14 @@
 //! Everything that crosses one child's line and pipes, until nothing more can be read.
 //!
-//! Decodes frames, hands events to the journal and the consumer, gathers what the child said, and
-//! tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
+//! Decodes frames, hands events to the journal and the consumer (those of one read together), gathers what the child
+//! said, and tells the loop the few facts that decide: `Hello`, a violation, `Finish`, a closed line.
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use delegate_protocol::ask::QUESTIONS;
 use delegate_protocol::frame::{Decoder, Encoder};
@@ -28,9 +29,10 @@ use super::outlet::Outlet;
 use super::reply::{Answers, Replies, Reply};
 use super::shared::{Shared, bounded};
 use super::tails::{Ring, cut_to_tail, keep_tail};
+use super::taking::Taking;
 use super::tool_names::ToolNames;
 use crate::collect::Said;
-use crate::store::{Log, spill};
+use crate::store::{Lines, Log, spill};
 use crate::tree::{Account, Refusal};
 
 /// Bytes of stderr that are kept; the entry of a crash shows the last 8 KiB of them.
@@ -106,7 +108,7 @@ impl ChildIo {
             journal: self.journal.clone(),
             clock: self.clock.clone(),
             said: Said::default(),
-            answer: Some(self.answer),
+            answer: Taking::new(self.answer),
             shared: Rc::clone(&self.shared),
             control: self.control,
             account: self.account,
@@ -115,6 +117,9 @@ impl ChildIo {
             tools: ToolNames::default(),
             greeted: false,
             broken: false,
+            now: self.clock.now(),
+            lines: Lines::default(),
+            events: Vec::new(),
         };
         let read = async {
             let line = intake.read(&mut reader, &mut line_over, &tell);
@@ -134,7 +139,10 @@ impl ChildIo {
         cut_to_tail(&mut intake.said.last_text, LAST_TEXT);
         intake.said.stderr = stderr.into_bytes();
         intake.said.lost = self.journal.lost.get();
-        intake.drop_answer().await;
+        intake.answer.give_up().await;
+        if let Some(fault) = intake.answer.take_fault() {
+            intake.said.answer.fault.get_or_insert(fault);
+        }
         Box::new(intake.said)
     }
 }
@@ -200,8 +208,7 @@ struct Intake {
     journal: Journal,
     clock: Clock,
     said: Said,
-    /// `None` once it was finished.
-    answer: Option<spill::Answer>,
+    answer: Taking,
     shared: Rc<Shared>,
     control: Arc<ControlState>,
     account: Option<Account>,
@@ -211,6 +218,11 @@ struct Intake {
     greeted: bool,
     /// It broke the protocol: the rest is read and dropped.
     broken: bool,
+    /// When what is taken in now was read.
+    now: Duration,
+    /// Events that are to be handed on: as they are written, and as they are delivered.
+    lines: Lines,
+    events: Vec<Event>,
 }
 
 impl Intake {
@@ -225,13 +237,14 @@ impl Intake {
                     break;
                 }
             }
+            self.now = self.clock.now();
             while let Some(next) = decoder.next_message() {
                 match next {
                     Ok(message) => self.message(message, tell).await,
                     Err(error) => self.frame_error(&error, tell),
                 }
             }
-            self.outlet.tell();
+            self.hand_on().await;
         }
         if self.said.finish.is_none() && !*over.borrow() {
             tell(Told::LineClosed);
@@ -265,6 +278,10 @@ impl Intake {
             self.said.late += 1;
             return;
         }
+        if !matches!(message, ChildMessage::Event(_)) {
+            // Nobody hears of what comes next before what came before it.
+            self.hand_on().await;
+        }
         match message {
             ChildMessage::Hello(hello) => self.hello(&hello, tell),
             _ if !self.greeted => {
@@ -275,11 +292,11 @@ impl Intake {
             }
             ChildMessage::Event(event) => {
                 self.spend(&event, tell);
-                self.event(event).await;
+                self.event(event);
             }
             ChildMessage::Beat(beat) => {
                 self.said.spent.beat(&beat);
-                self.shared.pulse.borrow_mut().beat(bounded(beat), self.clock.now());
+                self.shared.pulse.borrow_mut().beat(bounded(beat), self.now);
             }
             ChildMessage::Dump { text } => {
                 self.shared.own_word.replace(Some(text));
@@ -292,7 +309,7 @@ impl Intake {
                 Some(reply) => tell(Told::Asked(question, reply)),
                 None => self.violation(format!("more than {QUESTIONS} questions at once"), tell),
             },
-            ChildMessage::ResultPart(bytes) => self.part(bytes.0).await,
+            ChildMessage::ResultPart(bytes) => self.answer.part(bytes.0).await,
             ChildMessage::Finish(finish) => self.finish(*finish, tell).await,
         }
     }
@@ -328,10 +345,9 @@ impl Intake {
         }
     }
 
-    async fn event(&mut self, event: ChildEvent) {
-        let now = self.clock.now();
+    fn event(&mut self, event: ChildEvent) {
         if event.is_content() {
-            self.said.last_content_at = Some(now);
+            self.said.last_content_at = Some(self.now);
         }
         if let ChildEvent::Note(Note::Steered { number }) = &event {
             self.control.steered(self.child.task_index(), *number);
@@ -340,7 +356,7 @@ impl Intake {
             let word = if *approved { "approved once" } else { "denied" };
             tracing::warn!(target: "delegate::run", request, "subagent_auto_approve: {word}");
             let summary = format!("{word} (subagent_auto_approve): {request}");
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
         if let ChildEvent::Note(Note::File { path, written }) = &event {
             self.files.mention(path, *written);
@@ -348,7 +364,7 @@ impl Intake {
         if let ChildEvent::Note(note) = &event {
             self.said.spent.note(note.clone(), self.shared.pulse.borrow().tool());
         }
-        self.shared.pulse.borrow_mut().event(&event, now);
+        self.shared.pulse.borrow_mut().event(&event, self.now);
         if let ChildEvent::Note(Note::Turn { .. }) = &event {
             // What it said in earlier turns is no part of this one.
             self.said.last_text.clear();
@@ -361,91 +377,45 @@ impl Intake {
         }
         let Some(event) = event.of(self.child) else { return };
         let line = if let Event::Tool { name, .. } = &event { self.tools.push(name) } else { None };
-        self.pass_on(event).await;
+        self.pass_on(event);
         if let Some(summary) = line {
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
     }
 
-    async fn pass_on(&mut self, event: Event) {
-        self.journal.event(&event, self.clock.now()).await;
-        self.outlet.send(event).await;
+    fn pass_on(&mut self, event: Event) {
+        self.journal.add(&event, self.now, &mut self.lines);
+        self.events.push(event);
+    }
+
+    /// Hands on what was gathered: first it is written down, then the consumer has it. Either may have to be waited
+    /// for, and nothing more is taken in meanwhile.
+    async fn hand_on(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        self.journal.hand_on(&mut self.lines).await;
+        self.outlet.send(std::mem::take(&mut self.events)).await;
+        self.outlet.tell();
+        self.now = self.clock.now();
     }
 
     /// Whatever ended it: the tools that were not told in a line yet.
     async fn flush_tools(&mut self) {
+        self.now = self.clock.now();
         if let Some(summary) = self.tools.flush() {
-            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 }).await;
-            self.outlet.tell();
+            self.pass_on(Event::Progress { child: self.child, summary, merged: 0 });
         }
-    }
-
-    /// Takes a part of the answer. Only one that goes to disk leaves this thread, and nothing more is
-    /// read from this child meanwhile.
-    async fn part(&mut self, bytes: Vec<u8>) {
-        let Some(mut answer) = self.answer.take() else { return };
-        let pushed;
-        (answer, pushed) = if answer.needs_disk(bytes.len()) {
-            let work = move || {
-                let pushed = answer.push(&bytes);
-                (answer, pushed)
-            };
-            match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(error) => return self.answer_fault(&error),
-            }
-        } else {
-            let pushed = answer.push(&bytes);
-            (answer, pushed)
-        };
-        match pushed {
-            Ok(()) => self.answer = Some(answer),
-            Err(too_large) => self.answer_fault(&too_large),
-        }
-    }
-
-    /// Removing the file of an answer that never became whole may block.
-    async fn drop_answer(&mut self) {
-        let Some(answer) = self.answer.take().filter(|answer| answer.needs_disk(0)) else { return };
-        if let Err(error) = tokio::task::spawn_blocking(move || drop(answer)).await {
-            tracing::warn!(target: "delegate::run", %error, "half an answer was not removed");
-        }
-    }
-
-    fn answer_fault(&mut self, fault: &dyn std::fmt::Display) {
-        self.said.answer.fault.get_or_insert_with(|| fault.to_string());
+        self.hand_on().await;
     }
 
     async fn finish(&mut self, mut finish: Finish, tell: &impl Fn(Told)) {
         if let Some(text) = finish.answer.take() {
-            self.part(text.into_bytes()).await;
+            self.answer.part(text.into_bytes()).await;
         }
-        if let Some(answer) = self.answer.take() {
-            // A spilled answer has its last bytes to write.
-            let finished = if answer.needs_disk(0) {
-                tokio::task::spawn_blocking(move || answer.finish()).await
-            } else {
-                Ok(answer.finish())
-            };
-            match finished {
-                Ok(text) => self.take_answer(text),
-                Err(error) => self.answer_fault(&error),
-            }
-        }
+        self.said.answer = self.answer.finish().await;
         let verdict = finish.verdict;
         self.said.finish = Some(finish);
         tell(Told::Finish(verdict));
-    }
-
-    fn take_answer(&mut self, text: spill::AnswerText) {
-        let spill::AnswerText { summary, lossy, bytes, rest } = text;
-        self.said.answer.text = summary;
-        self.said.answer.bytes = bytes;
-        self.said.answer.lossy = lossy;
-        match rest {
-            spill::Rest::None => {}
-            spill::Rest::File { path, sha256 } => self.said.answer.file = Some((path, sha256)),
-            spill::Rest::NotKept { reason } => self.said.answer.not_kept = Some(reason),
-        }
     }
 }

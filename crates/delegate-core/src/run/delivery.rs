@@ -33,6 +33,8 @@ struct State {
     closed: bool,
     /// The last event was sent.
     complete: bool,
+    /// Somebody waits for room.
+    waited_for: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,24 +81,17 @@ impl Delivery {
         state.closed || state.has_room()
     }
 
-    /// Queues an event of a child. Lifecycle events wait for room; progress is merged without it. The
-    /// consumer is woken by [`Delivery::tell`]: once for all events of one read, as waking it for each
-    /// costs more than the event.
-    pub(crate) async fn send(&self, event: Event) {
-        if event.class() == Class::Progress {
-            return self.offer(event);
-        }
+    /// Queues events of a child, and takes them. Lifecycle events wait for room; progress is merged without it. The
+    /// consumer is woken by [`Delivery::tell`]: once for all events of one read, as waking it for each costs more
+    /// than the event.
+    pub(crate) async fn send(&self, events: Vec<Event>) {
+        let mut events = events.into_iter();
+        let mut next = events.next();
         loop {
             let room = self.room.notified();
-            {
-                let mut state = self.state();
-                if state.closed {
-                    return;
-                }
-                if state.has_room() {
-                    state.append(event);
-                    break;
-                }
+            next = self.state().take_in(next, &mut events);
+            if next.is_none() {
+                return;
             }
             self.tell();
             room.await;
@@ -122,13 +117,8 @@ impl Delivery {
     /// Queues progress; without room it is merged.
     pub(crate) fn offer(&self, event: Event) {
         let mut state = self.state();
-        if state.closed {
-            return;
-        }
-        if state.has_room() {
-            state.append(event);
-        } else {
-            state.merged.entry(event.child()).or_default().take(event);
+        if !state.closed {
+            state.offer(event);
         }
     }
 
@@ -159,6 +149,10 @@ impl Delivery {
 
     /// The next event; `None` after the last.
     pub(crate) async fn next(&self) -> Option<Event> {
+        // Mostly there is one, and nothing is made ready for waiting.
+        if let Ok(event) = self.try_next() {
+            return event;
+        }
         loop {
             let readable = self.readable.notified();
             match self.try_next() {
@@ -191,9 +185,14 @@ impl Delivery {
         let event = state.queue.pop_front();
         state.bytes -= event.as_ref().map_or(0, Event::weight);
         let over = state.closed || state.complete;
+        // Half of it: who is let go on for each event that is read goes on for one event.
+        let go_on = state.waited_for && state.is_half_empty();
+        state.waited_for &= !go_on;
         drop(state);
-        if was_full {
+        if go_on {
             self.room.notify_waiters();
+        }
+        if was_full {
             self.ease();
         }
         match event {
@@ -210,6 +209,40 @@ struct Empty;
 impl State {
     fn has_room(&self) -> bool {
         self.queue.len() < ROOM && self.bytes < ROOM_BYTES
+    }
+
+    fn is_half_empty(&self) -> bool {
+        self.queue.len() <= ROOM / 2 && self.bytes <= ROOM_BYTES / 2
+    }
+
+    /// Queues one event after the other; the first that has to wait comes back.
+    fn take_in(
+        &mut self,
+        first: Option<Event>,
+        events: &mut impl Iterator<Item = Event>,
+    ) -> Option<Event> {
+        if self.closed {
+            return None;
+        }
+        for event in first.into_iter().chain(events) {
+            match event.class() {
+                Class::Progress => self.offer(event),
+                Class::Lifecycle if self.has_room() => self.append(event),
+                Class::Lifecycle => {
+                    self.waited_for = true;
+                    return Some(event);
+                }
+            }
+        }
+        None
+    }
+
+    fn offer(&mut self, event: Event) {
+        if self.has_room() {
+            self.append(event);
+        } else {
+            self.merged.entry(event.child()).or_default().take(event);
+        }
     }
 
     /// What was merged for a child goes before its next event.
@@ -332,16 +365,21 @@ mod tests {
     fn lifecycle_waits_for_room_and_nothing_is_lost() {
         let delivery = Delivery::default();
         for number in 0..ROOM {
-            assert!(poll(delivery.send(tool(number))).is_ready());
+            assert!(poll(delivery.send(vec![tool(number)])).is_ready());
         }
         assert!(!delivery.has_room());
-        let mut waiting = Box::pin(delivery.send(tool(ROOM)));
+        let mut waiting = Box::pin(delivery.send(vec![tool(ROOM), text("t")]));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        assert_eq!(poll(delivery.next()), Poll::Ready(Some(tool(0))));
+        let half: Vec<_> = (0..ROOM / 2).map(|_| poll(delivery.next())).collect();
+        assert_eq!(half[0], Poll::Ready(Some(tool(0))));
         assert!(waiting.as_mut().poll(&mut context).is_ready());
         drop(waiting);
-        assert_eq!(drain(&delivery).len(), ROOM);
+        let rest = drain(&delivery);
+        assert_eq!(
+            (&rest[rest.len() - 2..], rest.len()),
+            (&[tool(ROOM), text("t")][..], ROOM / 2 + 2)
+        );
     }
 
     #[test]
@@ -349,10 +387,10 @@ mod tests {
         let delivery = Delivery::default();
         let large = text(&"x".repeat(ROOM_BYTES / 4));
         for _ in 0..100 {
-            assert!(poll(delivery.send(large.clone())).is_ready());
+            assert!(poll(delivery.send(vec![large.clone()])).is_ready());
         }
         assert!(!delivery.has_room());
-        assert!(poll(delivery.send(tool(0))).is_pending());
+        assert!(poll(delivery.send(vec![tool(0)])).is_pending());
         let held = delivery.state().queue.iter().map(Event::weight).sum::<usize>();
         assert_eq!(held, delivery.state().bytes);
         assert!(held < ROOM_BYTES + large.weight(), "{held}");
@@ -365,10 +403,10 @@ mod tests {
     fn progress_never_waits_and_is_merged_in_its_place() {
         let delivery = Delivery::default();
         for number in 0..ROOM {
-            assert!(poll(delivery.send(tool(number))).is_ready());
+            assert!(poll(delivery.send(vec![tool(number)])).is_ready());
         }
         for _ in 0..100_000 {
-            assert!(poll(delivery.send(text("0123456789"))).is_ready());
+            assert!(poll(delivery.send(vec![text("0123456789")])).is_ready());
             assert!(delivery.state().merged[&CHILD].text.len() <= 2 * MERGED_TEXT);
         }
         delivery.push(tool(ROOM));
@@ -386,12 +424,12 @@ mod tests {
     fn merged_progress_says_how_much_it_stands_for() {
         let delivery = Delivery::default();
         for number in 0..ROOM {
-            assert!(poll(delivery.send(tool(number))).is_ready());
+            assert!(poll(delivery.send(vec![tool(number)])).is_ready());
         }
         for number in 0..10 {
             let summary = number.to_string();
             let event = Event::Progress { child: CHILD, summary, merged: 1 };
-            assert!(poll(delivery.send(event)).is_ready());
+            assert!(poll(delivery.send(vec![event])).is_ready());
         }
         let last = drain(&delivery).pop();
         let summary = "9".to_owned();
@@ -402,11 +440,11 @@ mod tests {
     fn a_closed_delivery_lets_everybody_go_on() {
         let delivery = Delivery::default();
         for number in 0..ROOM {
-            assert!(poll(delivery.send(tool(number))).is_ready());
+            assert!(poll(delivery.send(vec![tool(number)])).is_ready());
         }
         delivery.close();
         assert!(delivery.has_room());
-        assert!(poll(delivery.send(tool(0))).is_ready());
+        assert!(poll(delivery.send(vec![tool(0)])).is_ready());
         assert_eq!(poll(delivery.next()), Poll::Ready(None));
     }
 

@@ -26,6 +26,7 @@
 //! | `common` | what a batch shares with its tree |
 //! | `mentions` | files that a child only mentions |
 //! | `tails` | ends of what a child prints |
+//! | `taking` | the answer, as its parts come |
 //! | `turns` | questions of a child that takes several prompts |
 //! | `tool_names` | tools, five a line |
 
@@ -55,6 +56,7 @@ mod sets;
 mod shared;
 mod steers;
 mod tails;
+mod taking;
 mod tool_names;
 pub(crate) mod turns;
 
@@ -465,6 +467,10 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         }
     }
     let mut future = pin!(future);
+    // Mostly there is nothing to wait for, as with one of many events.
+    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return output;
+    }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     loop {

@@ -48,12 +48,12 @@ impl Outlet {
     }
 
     /// As [`Delivery::send`], to each.
-    pub(crate) async fn send(&self, event: Event) {
+    pub(crate) async fn send(&self, events: Vec<Event>) {
         if let Some((last, others)) = self.all.split_last() {
             for consumer in others {
-                consumer.send(event.clone()).await;
+                consumer.send(events.clone()).await;
             }
-            last.send(event).await;
+            last.send(events).await;
         }
     }
 

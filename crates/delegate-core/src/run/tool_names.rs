@@ -7,20 +7,25 @@ const BATCH: usize = 5;
 /// The names that wait.
 #[derive(Debug, Default)]
 pub(super) struct ToolNames {
-    names: Vec<String>,
+    line: String,
+    count: usize,
 }
 
 impl ToolNames {
     /// Adds a name; the line when it is full.
     pub(super) fn push(&mut self, name: &str) -> Option<String> {
-        self.names.push(name.to_owned());
-        if self.names.len() < BATCH { None } else { self.flush() }
+        if self.count > 0 {
+            self.line.push_str(", ");
+        }
+        self.line.push_str(name);
+        self.count += 1;
+        if self.count < BATCH { None } else { self.flush() }
     }
 
     /// The line of those that wait, if any do.
     pub(super) fn flush(&mut self) -> Option<String> {
-        let names = std::mem::take(&mut self.names);
-        (!names.is_empty()).then(|| names.join(", "))
+        let Self { line, count } = std::mem::take(self);
+        (count > 0).then_some(line)
     }
 }
 

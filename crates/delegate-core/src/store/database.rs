@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use delegate_protocol::{Outcome, RunId};
+use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, Row, Transaction, TransactionBehavior, params};
 
 use super::owner::Owner;
@@ -27,6 +29,10 @@ pub(super) const BUSY: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 5;
 /// Bytes that the write-ahead log keeps after a checkpoint: a burst of large answers does not stay.
 const WAL_BYTES: i64 = 64 << 20;
+/// Bytes that most entries have besides their summary.
+const ENTRY: usize = 2048;
+/// Pages of the write-ahead log from which on it is copied into the file: SQLite's own number.
+const WAL_PAGES: i32 = 1000;
 
 /// A row of `runs`.
 #[derive(Debug, Clone)]
@@ -65,6 +71,8 @@ pub(super) struct Database {
     path: PathBuf,
     /// The file at that path when it was opened.
     file: Option<(u64, u64)>,
+    /// Pages of the write-ahead log after the last commit.
+    wal_pages: Arc<AtomicI32>,
 }
 
 /// What opening came to.
@@ -133,8 +141,9 @@ impl Database {
                 schema::VERSION
             ))),
             Ok(_) => {
+                let wal_pages = count_wal(&mut connection).map_err(|error| no_place(&error))?;
                 let (path, file) = (path.to_owned(), place::file_at(path).ok());
-                Ok(Self { connection, path, file })
+                Ok(Self { connection, path, file, wal_pages })
             }
             Err(error) => Err(match error.sqlite_error_code() {
                 Some(
@@ -202,6 +211,20 @@ impl Database {
                 Err(error) if is_busy(&error) && attempt < ATTEMPTS => attempt += 1,
                 result => return result,
             }
+        }
+    }
+
+    /// Copies the write-ahead log into the file where it has grown. That waits for the disk, so it is done when
+    /// nobody waits for an answer any more, and not by the commit that made it grow. Best effort:
+    /// whoever reads is not waited for.
+    pub(super) fn checkpoint(&self) {
+        if self.wal_pages.load(Ordering::Relaxed) < WAL_PAGES {
+            return;
+        }
+        self.wal_pages.store(0, Ordering::Relaxed);
+        let done = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = done {
+            tracing::debug!(target: "delegate::store", %error, "the write-ahead log keeps its pages");
         }
     }
 
@@ -278,6 +301,17 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
     Ok(schema::VERSION)
 }
 
+/// Has each commit say how long the write-ahead log is, in place of copying it.
+fn count_wal(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicI32>> {
+    let pages = Arc::<AtomicI32>::default();
+    let counted = Arc::clone(&pages);
+    connection.wal_hook(Some(move |_: &mut Wal, pages| {
+        counted.store(pages, Ordering::Relaxed);
+        Ok(())
+    }))?;
+    Ok(pages)
+}
+
 fn upsert_run(transaction: &Transaction<'_>, row: &RunRow) -> rusqlite::Result<()> {
     let RunRow {
         id,
@@ -352,7 +386,7 @@ fn insert_outcome(
     run: RunId,
     outcome: &Outcome,
 ) -> rusqlite::Result<()> {
-    let entry = serde_json::to_string(outcome)
+    let entry = entry_of(outcome)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let mut statement = transaction.prepare_cached(
         "INSERT INTO results (run_id, task_index, status, entry) VALUES (?1, ?2, ?3, ?4)
@@ -365,6 +399,14 @@ fn insert_outcome(
         entry
     ])?;
     Ok(())
+}
+
+/// An outcome as JSON. Room for the most of it is made at once: it may be 16 MiB, and growing is copying.
+fn entry_of(outcome: &Outcome) -> serde_json::Result<String> {
+    let summary = outcome.summary.as_ref().map_or(0, String::len);
+    let mut entry = Vec::with_capacity(summary + summary / 16 + ENTRY);
+    serde_json::to_writer(&mut entry, outcome)?;
+    String::from_utf8(entry).map_err(serde::de::Error::custom)
 }
 
 /// Moves a database and the files beside it out of the way.

@@ -5,6 +5,7 @@
 //! children do not use up the descriptors. Each file has a cap; what is over it, was dropped in the
 //! queue or could not be written is counted and stands in the file as one line.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -53,7 +54,7 @@ impl Files {
     pub(super) fn write(&mut self, piece: &Piece) -> io::Result<()> {
         let written = self.try_write(piece);
         if written.is_err() {
-            let lost = piece.bytes.len() as u64 + piece.dropped_before;
+            let lost = piece.lines.len() as u64 + piece.dropped_before;
             *self.not_kept.entry(piece.file).or_default() += lost;
         }
         written
@@ -66,11 +67,12 @@ impl Files {
             open.note(piece.file.2, piece.dropped_before)?;
         }
         let kept = kept_part(piece, max_bytes.saturating_sub(open.length));
-        if matches!(piece.file.2, Log::Events | Log::Manifest) && !open.line_start && kept > 0 {
+        let breaks = matches!(piece.file.2, Log::Events | Log::Manifest) && !open.line_start;
+        if breaks && !kept.is_empty() {
             open.write(b"\n")?;
         }
-        open.write(&piece.bytes[..kept])?;
-        let over = piece.bytes.len() - kept;
+        open.write(&kept)?;
+        let over = piece.lines.len() - kept.len();
         if over > 0 {
             *self.not_kept.entry(piece.file).or_default() += over as u64;
         }
@@ -131,16 +133,29 @@ fn last_byte(file: &mut File) -> io::Result<u8> {
     Ok(last[0])
 }
 
-/// How much of a piece is kept when there is this much room. A line of events is kept whole or not.
-fn kept_part(piece: &Piece, room: u64) -> usize {
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
-    match (piece.class, piece.file.2) {
-        (Class::Lifecycle, _) => piece.bytes.len(),
-        (Class::Progress, Log::Events | Log::Manifest) if piece.bytes.len() > room => {
-            piece.bytes[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
-        }
-        (Class::Progress, _) => piece.bytes.len().min(room),
+/// What of a piece is kept when there is this much room: all, or its lifecycle lines and of the rest what fits. A line
+/// of events is kept whole or not.
+fn kept_part(piece: &Piece, room: u64) -> Cow<'_, [u8]> {
+    let mut room = usize::try_from(room).unwrap_or(usize::MAX);
+    let all = piece.lines.bytes();
+    if all.len() <= room {
+        return Cow::Borrowed(all);
     }
+    let is_whole = matches!(piece.file.2, Log::Events | Log::Manifest);
+    let mut kept = Vec::new();
+    for (class, range) in piece.lines.runs() {
+        let run = &all[range];
+        let fits = match class {
+            Class::Lifecycle => run.len(),
+            Class::Progress if is_whole && run.len() > room => {
+                run[..room].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+            }
+            Class::Progress => run.len().min(room),
+        };
+        kept.extend_from_slice(&run[..fits]);
+        room = room.saturating_sub(fits);
+    }
+    Cow::Owned(kept)
 }
 
 impl Open {

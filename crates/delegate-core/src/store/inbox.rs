@@ -20,6 +20,7 @@ use delegate_protocol::{Outcome, RunId};
 use super::Log;
 use super::database::RunRow;
 use super::desk::Work;
+use super::lines::Lines;
 
 /// Log bytes that wait for the disk. A disk takes them in tens of milliseconds, so this bridges a
 /// stall of about that length under a flood, and all usual stalls at usual rates.
@@ -69,8 +70,7 @@ pub(super) enum Record {
 /// Bytes for a file of a child.
 pub(super) struct Piece {
     pub(super) file: FileKey,
-    pub(super) class: Class,
-    pub(super) bytes: Vec<u8>,
+    pub(super) lines: Lines,
     /// Bytes of this file that were dropped just before it.
     pub(super) dropped_before: u64,
 }
@@ -78,9 +78,9 @@ pub(super) struct Piece {
 impl Piece {
     /// Whether `next` can be written with it in one go of at most `most` bytes.
     pub(super) fn can_take(&self, next: &Self, most: usize) -> bool {
-        (self.file, self.class) == (next.file, next.class)
+        self.file == next.file
             && next.dropped_before == 0
-            && self.bytes.len() + next.bytes.len() <= most
+            && self.lines.len() + next.lines.len() <= most
     }
 }
 
@@ -139,33 +139,31 @@ impl Inbox {
         Ok(())
     }
 
-    /// Queues bytes. Progress that finds no room is counted and dropped (`false`); a lifecycle line is
-    /// given back.
-    pub(super) fn append(
-        &self,
-        file: FileKey,
-        class: Class,
-        bytes: Vec<u8>,
-    ) -> Result<bool, Vec<u8>> {
+    /// Queues lines, and takes them. Progress that finds no room is dropped, counted, and left out of what is
+    /// given back: the bytes of it. Lifecycle lines that find none stay in `lines`.
+    pub(super) fn append(&self, file: FileKey, lines: &mut Lines) -> u64 {
         let mut lanes = self.lanes();
-        if bytes.is_empty() || lanes.closed {
-            return Ok(true);
+        if lanes.closed {
+            lines.clear();
         }
-        if !self.has_room(&lanes, class) {
-            return match class {
-                Class::Lifecycle => Err(bytes),
-                Class::Progress => {
-                    *lanes.dropped.entry(file).or_default() += bytes.len() as u64;
-                    Ok(false)
-                }
-            };
+        let mut dropped = 0;
+        if !self.has_room(&lanes, Class::Progress) {
+            dropped = lines.drop_progress();
+            if dropped > 0 {
+                *lanes.dropped.entry(file).or_default() += dropped;
+            }
         }
+        // Where there is room for progress there is for lifecycle lines.
+        if lines.is_empty() || !self.has_room(&lanes, Class::Lifecycle) {
+            return dropped;
+        }
+        let lines = mem::take(lines);
         let dropped_before = lanes.dropped.remove(&file).unwrap_or_default();
-        lanes.queued_bytes += bytes.len();
+        lanes.queued_bytes += lines.len();
         lanes.pieces_pushed += 1;
-        lanes.pieces.push_back(Piece { file, class, bytes, dropped_before });
+        lanes.pieces.push_back(Piece { file, lines, dropped_before });
         self.wake_recorder(lanes);
-        Ok(true)
+        dropped
     }
 
     fn wake_recorder(&self, mut lanes: MutexGuard<'_, Lanes>) {
@@ -244,14 +242,13 @@ impl Lanes {
                 // Nothing follows that could carry these counts.
                 let notes = self.dropped.drain().map(|(file, dropped_before)| Piece {
                     file,
-                    class: Class::Progress,
-                    bytes: Vec::new(),
+                    lines: Lines::default(),
                     dropped_before,
                 });
                 batch.pieces.extend(notes);
                 break;
             };
-            taken += piece.bytes.len();
+            taken += piece.lines.len();
             self.pieces_popped += 1;
             batch.pieces.push(piece);
         }
@@ -271,7 +268,8 @@ mod tests {
         let inbox = Inbox::new(QUEUE_BYTES, QUEUE_PIECES);
         let file = (RunId::from_u128(1), 0, Log::Stdout);
         for _ in 0..4 * BITE / PIECE {
-            assert_eq!(inbox.append(file, Class::Progress, vec![b'x'; PIECE]), Ok(true));
+            let mut piece = Lines::of(Class::Progress, vec![b'x'; PIECE]);
+            assert_eq!((inbox.append(file, &mut piece), piece.len()), (0, 0));
         }
         let mut batch = Batch::default();
         assert!(inbox.take(&mut batch));

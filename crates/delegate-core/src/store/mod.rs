@@ -1,7 +1,7 @@
 //! Runs and results on disk: `runs.sqlite`, and one folder per child with stdout, stderr, events.
 //!
 //! One thread writes (the *recorder*); nothing here blocks the loop that watches deadlines. Everything
-//! goes through one queue (`inbox`) to that thread (`recorder`), which owns the database
+//! goes through one queue (`inbox`, of `lines`) to that thread (`recorder`), which owns the database
 //! (`database`, `schema`) and the open files (`files`); readers have a connection of their own
 //! ([`Reader`], `again`, `lost`). For runs in the background `desk` keeps completions, by the rules of
 //! [`delivery`]; [`retention`] says what is forgotten (`background` asks for both). What the disk does not take stays in memory (`memory`) until the process ends.
@@ -14,6 +14,7 @@ mod desk;
 mod files;
 mod inbox;
 mod lineage;
+mod lines;
 mod lost;
 mod memory;
 mod owner;
@@ -45,6 +46,7 @@ pub(crate) use self::background::seconds_now;
 use self::database::{Database, RunRow};
 use self::files::Files;
 use self::inbox::{Inbox, Record};
+pub use self::lines::Lines;
 pub(crate) use self::lost::bare;
 use self::memory::Shared;
 pub(crate) use self::memory::Trouble;
@@ -54,7 +56,7 @@ pub(crate) use self::place::{private_dir, private_file};
 pub use self::reader::Reader;
 use self::recorder::Recorder;
 use self::reserve::Reserve;
-pub use self::types::{Begun, Log, NewRun, NoRoom, RunRecord, StoreError};
+pub use self::types::{Begun, Log, NewRun, RunRecord, StoreError};
 use crate::config;
 
 /// How long the last handle waits for the recorder to write what is queued: a stuck disk does not
@@ -246,23 +248,18 @@ impl Store {
     /// [`Store::append_event`].
     pub fn append(&self, run: RunId, task_index: u32, log: Log, bytes: Vec<u8>) -> bool {
         // Progress is never given back.
-        self.inner.inbox.append((run, task_index, log), Class::Progress, bytes).unwrap_or(false)
+        let mut lines = Lines::of(Class::Progress, bytes);
+        self.inner.inbox.append((run, task_index, log), &mut lines) == 0
     }
 
-    /// Appends a line (with its newline) to the events of a child. Returns at once. Progress that
-    /// finds no room is dropped and counted, as in [`Store::append`]; then it is `false`.
+    /// Appends lines (with their newlines) to the events of a child, and takes them out of `lines`. Returns at once.
+    /// Progress that finds no room is dropped and counted, as in [`Store::append`]; its bytes are given back.
     ///
-    /// # Errors
-    /// A lifecycle line, which is never dropped, is given back while there is no room for it: wait
-    /// for [`Store::events_have_room`], take nothing more from this child meanwhile, and try again.
-    pub fn append_event(
-        &self,
-        run: RunId,
-        task_index: u32,
-        class: Class,
-        line: Vec<u8>,
-    ) -> Result<bool, NoRoom> {
-        self.inner.inbox.append((run, task_index, Log::Events), class, line).map_err(NoRoom)
+    /// Lifecycle lines are never dropped: while there is no room for them they stay in `lines`. Then wait for
+    /// [`Store::events_have_room`], take nothing more from this child meanwhile, and try again.
+    pub fn append_events(&self, run: RunId, task_index: u32, lines: &mut Lines) -> u64 {
+        lines.fit();
+        self.inner.inbox.append((run, task_index, Log::Events), lines)
     }
 
     /// Waits until a lifecycle line is likely to be taken (another caller may be faster). Needs no

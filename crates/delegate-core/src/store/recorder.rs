@@ -69,6 +69,9 @@ impl Recorder {
                 self.warn_of_logs(written);
             }
             self.finish_after(batch.pieces_so_far);
+            if let Some(database) = &self.database {
+                database.checkpoint();
+            }
         }
         let closed = self.files.close(None);
         self.warn_of_logs(closed);
@@ -223,7 +226,7 @@ fn joined(pieces: impl Iterator<Item = Piece>) -> impl Iterator<Item = Piece> {
     std::iter::from_fn(move || {
         let mut first = pieces.next()?;
         while let Some(next) = pieces.next_if(|next| first.can_take(next, JOINED)) {
-            first.bytes.extend_from_slice(&next.bytes);
+            first.lines.extend(&next.lines);
         }
         Some(first)
     })

@@ -210,7 +210,3 @@ pub struct Begun {
     /// Completions that will be due.
     pub deliveries: Vec<Delivery>,
 }
-
-/// A line of events that found no room, given back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoRoom(pub Vec<u8>);

@@ -250,6 +250,7 @@ mod tests {
     use crate::queue::{MERGED_TEXT, QUEUE_BYTES};
     use crate::session::{Desk, Session};
     use delegate_protocol::spec::sample;
+    use std::collections::VecDeque;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
@@ -322,7 +323,7 @@ mod tests {
         });
         reached(2 * READ);
         let answer = (0..30_000).find_map(|_| {
-            drop(desk.outbox.try_take());
+            desk.outbox.try_take(&mut VecDeque::new());
             finished.recv_timeout(Duration::from_millis(1)).ok()
         });
         assert_eq!(answer, Some(READ as u64), "what was there, and nothing that came later");

@@ -57,7 +57,7 @@ impl Loop {
             if let Some((turn, end)) = told {
                 let event = Event::Turn { child, turn, end };
                 journal.event(&event, clock.now()).await;
-                outlet.send(event).await;
+                outlet.send(vec![event]).await;
                 outlet.tell();
             }
             reply.give(Answer::Turn(answer));

@@ -399,3 +399,25 @@ impl Drop for Mount<'_> {
         Self::command("umount", &["-l"], self.0);
     }
 }
+
+/// Whoever waits for an outcome waits for its commit, and not for the log to be copied into the file behind it.
+#[test]
+fn the_log_is_copied_into_the_file_behind_the_commit_that_made_it_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path());
+    let file = dir.path().join("runs.sqlite");
+    let length = move || fs::metadata(&file).unwrap().len();
+    let (told, at_the_commit) = crossbeam_channel::bounded(1);
+    let large = "x".repeat(8 << 20);
+    let seen = length.clone();
+    store.put_outcome(run(1), outcome(0, &large), move |durable| {
+        assert!(durable);
+        told.send(seen()).unwrap();
+    });
+    let at_the_commit = at_the_commit.recv_timeout(LONG).unwrap();
+    assert!(at_the_commit < 1 << 20, "{at_the_commit}");
+    // The recorder goes on to the next thing once that is done.
+    store.flush(LONG);
+    assert!(length() > 8 << 20, "{}", length());
+    assert_eq!(store.outcome(run(1), 0).unwrap().summary.as_deref(), Some(&*large));
+}

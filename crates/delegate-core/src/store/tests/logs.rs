@@ -7,10 +7,17 @@ use std::task::{Context, Poll, Wake, Waker};
 use delegate_protocol::event::Class;
 
 use super::*;
-use crate::store::{Limits, Log, NoRoom};
+use crate::store::{Limits, Lines, Log};
 
 fn small() -> Limits {
     Limits { queue_bytes: 100, queue_pieces: 8, open_files: 4, file_bytes: 1000, pages: None }
+}
+
+/// Whether it was taken, or dropped.
+fn append_event(store: &Store, class: Class, line: &[u8]) -> bool {
+    let mut lines = Lines::of(class, line.to_vec());
+    store.append_events(run(1), 0, &mut lines);
+    lines.is_empty()
 }
 
 fn text(store: &Store, run: RunId, index: u32, log: Log) -> String {
@@ -78,15 +85,15 @@ fn a_full_queue_drops_log_bytes_and_says_how_many_where_they_are_missing() {
 fn the_count_stands_before_the_bytes_that_follow() {
     let inbox = super::super::inbox::Inbox::new(10, 2);
     let key = (run(1), 0, Log::Stdout);
-    let put = |bytes: &[u8]| inbox.append(key, Class::Progress, bytes.to_vec()).unwrap();
+    let put = |bytes: &[u8]| inbox.append(key, &mut Lines::of(Class::Progress, bytes.to_vec()));
     let mut batch = super::super::inbox::Batch::default();
-    put(b"1234567890");
-    put(b"dropped");
+    assert_eq!(put(b"1234567890"), 0);
+    assert_eq!(put(b"dropped"), 7);
     assert!(inbox.take(&mut batch));
-    put(b"next");
+    assert_eq!(put(b"next"), 0);
     assert!(inbox.take(&mut batch));
     let counts: Vec<_> =
-        batch.pieces.iter().map(|piece| (piece.bytes.len(), piece.dropped_before)).collect();
+        batch.pieces.iter().map(|piece| (piece.lines.len(), piece.dropped_before)).collect();
     assert_eq!(counts, [(10, 0), (0, 7), (4, 0)]);
 }
 
@@ -124,22 +131,23 @@ fn a_lifecycle_line_is_given_back_and_its_sender_woken() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_with(dir.path(), small());
     let release = stall(&store);
-    let append = |class, line: String| store.append_event(run(1), 0, class, line.into_bytes());
+    let append = |class, line: String| append_event(&store, class, line.as_bytes());
     // Text stops at the bound; lifecycle has as much again.
     for _ in 0..5 {
         // Dropped or not, it is never given back.
-        append(Class::Progress, format!("{{\"p\":\"{}\"}}\n", "p".repeat(40))).unwrap();
+        assert!(append(Class::Progress, format!("{{\"p\":\"{}\"}}\n", "p".repeat(40))));
     }
     let line = |n: usize| format!("{{\"n\":{n}}}\n");
     let mut taken = 0;
-    let refused = loop {
-        match append(Class::Lifecycle, line(taken)) {
-            Ok(kept) => taken += usize::from(kept),
-            Err(refused) => break refused,
-        }
-    };
+    while append(Class::Lifecycle, line(taken)) {
+        taken += 1;
+    }
     assert!(taken >= 2, "{taken}");
-    assert_eq!(refused, NoRoom(line(taken).into_bytes()));
+    // Of both classes: only what may be left out is.
+    let mut both = Lines::of(Class::Progress, b"{\"p\":0}\n".to_vec());
+    both.add(Class::Lifecycle, |bytes| bytes.extend_from_slice(line(taken).as_bytes()));
+    assert_eq!(store.append_events(run(1), 0, &mut both), 8);
+    assert_eq!(both, Lines::of(Class::Lifecycle, line(taken).into_bytes()));
     let flag = Arc::new(Flag(AtomicBool::new(false)));
     let waker = Waker::from(flag.clone());
     let mut room = Box::pin(store.events_have_room());
@@ -148,7 +156,7 @@ fn a_lifecycle_line_is_given_back_and_its_sender_woken() {
     store.flush(LONG);
     assert!(flag.0.load(Ordering::SeqCst), "nobody was woken");
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-    append(Class::Lifecycle, line(taken)).unwrap();
+    assert_eq!((store.append_events(run(1), 0, &mut both), both.len()), (0, 0));
     store.flush(LONG);
     let text = text(&store, run(1), 0, Log::Events);
     let numbers: Vec<_> = text
@@ -169,15 +177,17 @@ fn a_file_has_a_cap_and_says_at_the_end_what_is_over_it() {
     for _ in 0..30 {
         store.append(run(1), 0, Log::Stdout, vec![b'x'; 99]);
     }
-    store.append_event(run(1), 0, Class::Progress, vec![b'\n'; 999]).unwrap();
-    store.append_event(run(1), 0, Class::Progress, b"{\"over\":1}\n".to_vec()).unwrap();
-    store.append_event(run(1), 0, Class::Lifecycle, b"{\"complete\":1}\n".to_vec()).unwrap();
+    let mut lines = Lines::of(Class::Progress, vec![b'\n'; 999]);
+    lines.add(Class::Lifecycle, |bytes| bytes.extend_from_slice(b"{\"tool\":1}\n"));
+    lines.add(Class::Progress, |bytes| bytes.extend_from_slice(b"{\"over\":1}\n"));
+    assert_eq!(store.append_events(run(1), 0, &mut lines), 0);
+    assert!(append_event(&store, Class::Lifecycle, b"{\"complete\":1}\n"));
     store.end_run(run(1), "completed", Duration::ZERO);
     store.flush(LONG);
     let expected = format!("{}\n[1970 bytes not kept]\n", "x".repeat(1000));
     assert_eq!(text(&store, run(1), 0, Log::Stdout), expected);
     let events = text(&store, run(1), 0, Log::Events);
-    let end = "{\"complete\":1}\n{\"event\":\"delegate.not_kept\",\"bytes\":11}\n";
+    let end = "{\"tool\":1}\n{\"complete\":1}\n{\"event\":\"delegate.not_kept\",\"bytes\":11}\n";
     assert_eq!(events.trim_start_matches('\n'), end);
 }
 
@@ -185,10 +195,10 @@ fn a_file_has_a_cap_and_says_at_the_end_what_is_over_it() {
 fn a_line_begins_a_line_after_half_of_one_was_left() {
     let dir = tempfile::tempdir().unwrap();
     let half = Store::open(dir.path());
-    half.append_event(run(1), 0, Class::Lifecycle, b"{\"half".to_vec()).unwrap();
+    assert!(append_event(&half, Class::Lifecycle, b"{\"half"));
     drop(half);
     let store = Store::open(dir.path());
-    store.append_event(run(1), 0, Class::Lifecycle, b"{}\n".to_vec()).unwrap();
+    assert!(append_event(&store, Class::Lifecycle, b"{}\n"));
     store.flush(LONG);
     assert_eq!(text(&store, run(1), 0, Log::Events), "{\"half\n{}\n");
 }
