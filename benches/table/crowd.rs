@@ -167,22 +167,29 @@ impl Waiting {
         Ok(Self { run, gate, pids })
     }
 
-    /// How long they take to end, all of them with their answer.
-    fn end(self) -> Result<Duration, String> {
+    /// How long they take to end, all of them with their answer, and all started in the way that is measured.
+    fn end(self, launcher: &str) -> Result<Duration, String> {
         let released = Instant::now();
         self.gate.as_file().unlock().map_err(|error| error.to_string())?;
         let report = self.run.finish();
         let ended = released.elapsed();
-        if report.all_completed() { Ok(ended) } else { Err("not all have completed".to_owned()) }
+        if !report.all_completed() {
+            return Err("not all have completed".to_owned());
+        }
+        let other = report.results().filter(|one| one.launcher.as_deref() != Some(launcher));
+        match other.count() {
+            0 => Ok(ended),
+            count => Err(format!("{count} of {} were not started by {launcher}", self.pids.len())),
+        }
     }
 }
 
 /// So many children of ours at once, after one that shows who its guards are, and for which a template is made.
-pub(crate) fn ours(rig: &Rig, count: usize) -> Result<Vec<u128>, String> {
+pub(crate) fn ours(rig: &Rig, launcher: &str, count: usize) -> Result<Vec<u128>, String> {
     let first = Waiting::start(rig, 1)?;
     let of_guards: BTreeMap<u32, u64> =
         guards(&first.pids).into_iter().map(|pid| (pid, cpu(pid))).collect();
-    first.end()?;
+    first.end(launcher)?;
     if of_guards.is_empty() {
         return Err("its guards were not found".to_owned());
     }
@@ -190,7 +197,7 @@ pub(crate) fn ours(rig: &Rig, count: usize) -> Result<Vec<u128>, String> {
     let began = Instant::now();
     let waiting = Waiting::start(rig, count)?;
     let standing = standing(began, before, &waiting.pids);
-    let ended = waiting.end()?.as_nanos();
+    let ended = waiting.end(launcher)?.as_nanos();
     let guards = standing.guards.iter();
     let used = guards.map(|pid| cpu(*pid).saturating_sub(*of_guards.get(pid).unwrap_or(&0)));
     Ok(numbers(&standing, ended, [cpu(id()) - cpu_before, used.sum()]))

@@ -82,7 +82,7 @@ fn round(rig: &Rig, launcher: &str, line: &str) -> Result<Vec<u128>, String> {
         "interrupt" => one(rig.interrupt()),
         "early" => vec![early(rig, count()?)],
         "unread" => unread(rig, count()?)?,
-        "alive" => crowd::ours(rig, count()?)?,
+        "alive" => crowd::ours(rig, launcher, count()?)?,
         "ticker" => ticker::round(words)?,
         _ => return Err(format!("no such round: {line}")),
     })

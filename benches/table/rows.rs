@@ -441,7 +441,7 @@ fn idle() -> Group {
     ];
     let title = "Idle guards of one child: memory in KiB, context switches in 10 s";
     let bench = owner_death(&["rows", "idle"]);
-    Group { bench, ..group("idle", title, "KiB", Vec::new(), goals) }
+    Group { bench, ..group("idle", title, "KiB or switches", Vec::new(), goals) }
 }
 
 fn ledger() -> Group {
