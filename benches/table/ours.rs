@@ -76,7 +76,7 @@ fn round(rig: &Rig, launcher: &str, line: &str) -> Result<Vec<u128>, String> {
         "costly" => costly(rig, launcher)?,
         "batch" => one(rig.batch(count()?, 1)),
         "result" => one(rig.batch(1, count()?)),
-        "tasks" => one(tasks(rig, count()?)?),
+        "tasks" => one(tasks(rig, launcher, count()?)?),
         "events" => one(rig.events(count()?)),
         "killed" => one(rig.killed()),
         "interrupt" => one(rig.interrupt()),
@@ -124,13 +124,22 @@ fn costly(rig: &Rig, launcher: &str) -> Result<Vec<u128>, String> {
     Ok(vec![first.as_nanos()])
 }
 
-/// Tasks that do nothing, in one batch.
-fn tasks(rig: &Rig, count: usize) -> Result<Duration, String> {
+/// Tasks that do nothing, in one batch. Those of a zygote must all have been copied; a shelf may be empty for a moment.
+fn tasks(rig: &Rig, launcher: &str, count: usize) -> Result<Duration, String> {
     let began = Instant::now();
     let tasks = (0..count).map(|index| Task::of::<Empty>(format!("task {index}"), ()));
     let report = rig.delegator.batch(tasks).run().map_err(|error| error.to_string())?;
     let took = began.elapsed();
-    if report.all_completed() { Ok(took) } else { Err(format!("{:?}", report.statuses())) }
+    if !report.all_completed() {
+        return Err(format!("{:?}", report.statuses()));
+    }
+    let other = report.results().filter(|one| one.launcher.as_deref() != Some("zygote"));
+    match other.count() {
+        others if others > 0 && launcher == "zygote" => {
+            Err(format!("{others} of {count} were not started by zygote"))
+        }
+        _ => Ok(took),
+    }
 }
 
 /// How many of so many children were interrupted that were asked before they could be ready. Each would go on for ever.
