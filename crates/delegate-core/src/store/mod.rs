@@ -245,7 +245,7 @@ impl Store {
 
     /// Appends to a file of a child. Returns at once; a slow disk drops log bytes (and says how many
     /// in the file) before it holds anybody up: `false` says that it was dropped. For events see
-    /// [`Store::append_event`].
+    /// [`Store::append_events`].
     pub fn append(&self, run: RunId, task_index: u32, log: Log, bytes: Vec<u8>) -> bool {
         // Progress is never given back.
         let mut lines = Lines::of(Class::Progress, bytes);
