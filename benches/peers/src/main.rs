@@ -71,22 +71,7 @@ const TOOLS: [Tool; 11] = [
         "`unshare --pid --fork --kill-child`",
         &["unshare", "--pid", "--fork", "--kill-child", "--"],
     ),
-    wrapper(
-        "`systemd-run --user --scope`",
-        &[
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "env",
-            "XDG_RUNTIME_DIR=/run/user/65534",
-            "systemd-run",
-            "--user",
-            "--scope",
-            "--quiet",
-            "--",
-        ],
-    ),
+    wrapper("`systemd-run --user --scope`", &["systemd-run", "--user", "--scope", "--quiet", "--"]),
     wrapper("**`delegate own`**", &["delegate", "own", "--"]),
     library("**ownership, spawn mode**", "ownership"),
 ];
@@ -192,14 +177,31 @@ impl Drop for Login {
     }
 }
 
-/// Starts a user's systemd in a cgroup, for a case that asks it; returns when it can be asked.
-fn start_systemd(login: &str, dir: &Path) -> Result<(), String> {
+/// What a user of no rights asks its systemd with.
+const AS_USER: [&str; 6] = [
+    "setpriv",
+    "--reuid=65534",
+    "--regid=65534",
+    "--clear-groups",
+    "env",
+    "XDG_RUNTIME_DIR=/run/user/65534",
+];
+
+/// Starts that systemd in a cgroup, for a case that asks it; comes back when it can be asked.
+fn start_systemd(login: &str, dir: &Path) -> Result<Child, String> {
     let mut shell = Command::new("sh");
-    shell.args(["-c", include_str!("systemd.sh"), "systemd.sh", login]).stdin(Stdio::null());
+    shell.args(["-c", include_str!("systemd.sh"), "systemd.sh", login]);
+    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // Its user writes there.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).map_err(|it| it.to_string())?;
-    let started = shell.status().map_err(|error| error.to_string())?;
-    if started.success() { Ok(()) } else { Err(format!("systemd.sh: {started}")) }
+    let systemd = shell.spawn().map_err(|error| error.to_string())?;
+    wait_for("a user's systemd", &[systemd.id()], || {
+        let mut asked = Command::new(AS_USER[0]);
+        asked.args(&AS_USER[1..]).args(["systemctl", "--user", "is-system-running"]);
+        asked.stdout(Stdio::null()).stderr(Stdio::null());
+        asked.status().is_ok_and(|status| status.success()).then_some(())
+    })?;
+    Ok(systemd)
 }
 
 fn show() -> Result<String, String> {
@@ -292,23 +294,27 @@ fn inside(
         return Err("only as PID 1 of a pid namespace of its own".to_owned());
     }
     rustix::process::setsid().map_err(|error| format!("setsid: {error}"))?;
-    if by_systemd(tool) {
-        start_systemd(login, dir)?;
-    }
+    let systemd = by_systemd(tool).then(|| start_systemd(login, dir)).transpose()?;
     let stranger = Command::new("sleep").arg("600").spawn().map_err(|error| error.to_string())?;
     let others = everybody();
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = match tool.wrapper {
         [] => Command::new(own),
         [first, rest @ ..] => {
-            let mut command = Command::new(found(first).ok_or("not installed")?);
+            let program = found(first).ok_or("not installed")?;
+            let mut command =
+                Command::new(if systemd.is_some() { AS_USER[0].into() } else { program });
+            if systemd.is_some() {
+                command.args(&AS_USER[1..]).arg(first);
+            }
             command.args(rest).arg(own);
             command
         }
     };
     command.args(["@owner", tool.library]).arg(dir).arg(kind.1).stdin(Stdio::piped());
     let mut process = command.spawn().map_err(|error| error.to_string())?;
-    let mine = [stranger.id(), process.id()];
+    let mut mine = vec![stranger.id(), process.id()];
+    mine.extend(systemd.as_ref().map(Child::id));
     wait_for("the tree", &mine, || {
         (dir.join("started").exists() && everybody().difference(&others).count() > kind.2)
             .then_some(())

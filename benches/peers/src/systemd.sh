@@ -1,7 +1,7 @@
-# A systemd of a user without rights, for one case: run as root by PID 1 of a pid and mount namespace of its own.
-# $1: a cgroup (v2) of this case, which exists. Says nothing, and returns when `systemd-run --user` can be asked.
+# Becomes the systemd of a user without rights, for one case: run as root by PID 1 of a pid and mount namespace of its own.
+# $1: a cgroup (v2) of this case, which exists.
 set -eu
-user=65534 as="setpriv --reuid=65534 --regid=65534 --clear-groups"
+user=65534
 mkdir "$1/session" "$1/manager"
 chown $user "$1/cgroup.procs" "$1/manager"
 (cd "$1/manager" && chown $user cgroup.procs cgroup.subtree_control cgroup.threads)
@@ -11,13 +11,8 @@ mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/system /run/user/$user
 chown $user /run/user/$user
 chmod 700 /run/user/$user
-export XDG_RUNTIME_DIR=/run/user/$user HOME=/run/user/$user
-(echo 0 > "$1/manager/cgroup.procs" && exec $as /lib/systemd/systemd --user) > /dev/null 2>&1 < /dev/null &
 # Who asks for a scope must stand where that user may take processes from.
 echo $PPID > "$1/session/cgroup.procs"
-n=0
-until $as systemctl --user is-system-running > /dev/null 2>&1; do
-    n=$((n + 1))
-    [ $n -lt 400 ] || { echo "systemd --user does not start" >&2; exit 1; }
-    sleep 0.05
-done
+echo 0 > "$1/manager/cgroup.procs"
+export XDG_RUNTIME_DIR=/run/user/$user HOME=/run/user/$user
+exec setpriv --reuid=$user --regid=$user --clear-groups /lib/systemd/systemd --user
