@@ -474,12 +474,13 @@ fn parent_of(pid: u32) -> u32 {
 /// Workers that wait are there ahead, are used, and leave.
 #[test]
 fn a_pool_is_filled_ahead_and_emptied_when_it_is_not_used() {
-    let idle = Duration::from_millis(300);
+    let idle = Duration::from_secs(2);
     let pool = Pool { min_idle: 1, max_idle: 3, idle, max_uses: 1 };
     let settings = Settings { launcher: LauncherWish::Pool, pool, ..Settings::default() };
     let rig = rig_with(Isolation::Process, settings);
     facts_of(&rig, 1);
     let waiting = || rig.delegator.waiting_workers("ready");
+    wait_for("it is filled", || (waiting().len() == 3).then_some(()));
     wait_for("one is kept", || (waiting().len() == 1).then_some(()));
     let kept = waiting()[0];
     let facts = facts_of(&rig, 1).remove(0);
