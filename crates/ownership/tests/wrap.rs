@@ -103,7 +103,9 @@ fn a_report_to_a_descriptor_cuts_off_nothing() {
 fn a_group_of_another_pid_namespace_is_no_obstacle() {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWN, "--"]);
-    command.args(["sh", "-c", "setsid sleep 600 & sleep 0.1; exit 5"]).stdin(Stdio::null());
+    let script =
+        "setsid sleep 600 & until grep -q sleep /proc/$!/comm; do sleep 0.01; done; exit 5";
+    command.args(["sh", "-c", script]).stdin(Stdio::null());
     let ended = command.output().expect("unshare");
     if error_of(&ended).contains("unshare failed") {
         println!("SKIPPED: no pid namespace can be made here");
