@@ -650,7 +650,11 @@ fn c43_a_lease_comes_back_from_a_child_that_never_started() {
     let settings = Settings { worker_command: Some(vec![helper("mute")]), ..on("p") };
     let bench = Bench::new(Isolation::Process, &pools, settings);
     let run = bench.delegator.batch([Task::new("keyed", "silent")]).start().unwrap();
-    wait_for("its lease", || (bench.leases() == 1).then_some(()));
+    let stored = || bench.delegator.store().outcome(run.id(), 0).ok();
+    wait_for("its lease", || {
+        assert_eq!(stored(), None, "it has ended");
+        (bench.leases() == 1).then_some(())
+    });
     wait_for("the end of its time to start", || {
         bench.clock.advance(Duration::from_secs(20));
         (bench.leases() == 0).then_some(())

@@ -97,6 +97,8 @@ pub struct Beside {
     seen: Option<FileState>,
     /// We know something that the file does not.
     ahead: bool,
+    /// The others were not told what we have: the directory could not be used, or somebody held its lock.
+    behind: bool,
     /// It was told that something is wrong with the directory.
     told: bool,
 }
@@ -126,6 +128,7 @@ impl Beside {
             root: Map::new(),
             seen: None,
             ahead: false,
+            behind: false,
             told: false,
         }
     }
@@ -155,6 +158,7 @@ impl Beside {
         let stored = match &locked {
             None => {
                 self.ahead |= changed;
+                self.behind = true;
                 return;
             }
             Some(_) if changed || self.ahead => {
@@ -164,9 +168,17 @@ impl Beside {
             Some(_) => Ok(()),
         };
         self.ahead = stored.is_err();
-        if let Err(error) = stored.and_then(|()| self.store_own(on, now)) {
+        let told = stored.and_then(|()| self.store_own(on, now));
+        self.behind = told.is_err();
+        if let Err(error) = told {
             self.tell(&error);
         }
+    }
+
+    /// Whether there is something that others are still to be told.
+    #[must_use]
+    pub const fn is_behind(&self) -> bool {
+        self.behind
     }
 
     fn tell(&mut self, error: &io::Error) {

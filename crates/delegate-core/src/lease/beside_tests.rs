@@ -363,7 +363,12 @@ fn a_copy_of_the_locks_descriptor_keeps_nobody_out() {
     let held = beside.lock().unwrap().unwrap();
     let copy = held.0.try_clone().unwrap();
     assert!(beside.lock().unwrap().is_none(), "it is held");
+    let mut parent = Parent::new(dir.path(), &["a"]);
+    assert_eq!(parent.lease(0), Some(print("a")));
+    assert!(parent.beside.is_behind(), "nobody was told of the lease");
     drop(held);
+    parent.state("a", NOW);
+    assert!(!parent.beside.is_behind());
     assert!(beside.lock().unwrap().is_some());
     drop(copy);
 }

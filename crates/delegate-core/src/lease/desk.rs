@@ -23,7 +23,7 @@ use super::pool::PoolSpec;
 use crate::config::{Diagnostic, Settings};
 
 /// While somebody waits, files and clock are looked at so often at least: another parent may have said
-/// something, the clock may have been set.
+/// something, the clock may have been set. What could not be told is told then.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The same for a clock that stands still until it is moved.
@@ -304,7 +304,7 @@ impl Desk {
     }
 
     fn next(&mut self, words: &Receiver<Word>) -> Result<Word, RecvTimeoutError> {
-        if !self.authority.is_waited_for() {
+        if !self.authority.is_waited_for() && !self.beside.is_behind() {
             return words.recv().map_err(|_| RecvTimeoutError::Disconnected);
         }
         let now = self.now();
