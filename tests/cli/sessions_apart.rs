@@ -198,6 +198,7 @@ fn what_was_not_asked_is_told_to_programs_and_kept() {
     };
     let whole = session("--json").expect(1).json();
     assert_eq!((&whole["turns"].as_array().unwrap().len(), &whole["refused"]), (&3, &2.into()));
+    assert_eq!((&whole["begun"], &whole["why"]), (&1.into(), &"max_turns".into()));
     for at in [1, 2] {
         let outcome = &whole["turns"][at]["outcome"];
         let error = outcome["error"].as_str().unwrap();

@@ -125,7 +125,7 @@ pub(crate) fn run(args: &SessionArgs, context: &Context) -> Result<Exit, Fault> 
         show.refused(turns.filter(|turn| turn.number > shown)).await;
         show.end(&end).await;
         if let Some((session, turns)) = record.filter(|_| args.output.json) {
-            let whole = Whole { schema: SCHEMA, session, turns, not_asked: no_prompts };
+            let whole = Whole::new(&session, turns, no_prompts);
             show.out.ready().await;
             show.out.print(move |to| json::line(to, &whole));
         }

@@ -9,7 +9,7 @@ use delegate_core::session::{SessionRecord, TurnRecord};
 use serde_json::json;
 
 use crate::cli::commands::completion;
-use crate::cli::commands::session::{SCHEMA, Whole};
+use crate::cli::commands::session::Whole;
 use crate::cli::exit::Exit;
 use crate::cli::fault::Fault;
 use crate::cli::render::json as write;
@@ -48,8 +48,7 @@ pub(crate) fn run(args: &SessionsArgs, context: &Context) -> Result<Exit, Fault>
         let turns = list::turns(dir, &session)?;
         write_out(|to| {
             if args.json {
-                let (schema, not_asked) = (SCHEMA, Vec::new());
-                return write::line(to, &Whole { schema, session, turns, not_asked });
+                return write::line(to, &Whole::new(&session, turns, Vec::new()));
             }
             turns.iter().try_for_each(|turn| writeln!(to, "{}", of_turn(turn)))
         })?;

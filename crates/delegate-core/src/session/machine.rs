@@ -244,7 +244,8 @@ impl Machine {
             Event::Gone(parting) => self.gone(parting, now, &mut effects),
             Event::StopTurn(number) => self.stop_turn(number, now, &mut effects),
             Event::Close => {
-                self.close(Why::Closed);
+                // One that leaves already leaves for its own reason.
+                self.closing.get_or_insert(Why::Closed);
                 if matches!(self.worker, Worker::Waits(_)) {
                     self.next(now, &mut effects);
                 }

@@ -3,6 +3,7 @@
 use delegate_core::session::{SessionEnd, SessionHandle, TurnOutcome, list};
 use delegate_protocol::{Event, Status};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::SCHEMA;
 use crate::cli::Context;
@@ -18,12 +19,32 @@ const MOST: usize = 1000;
 #[derive(Serialize)]
 pub(crate) struct Whole {
     pub(crate) schema: &'static str,
+    /// Its `turns` are a number in lists, which is `begun` here.
     #[serde(flatten)]
-    pub(crate) session: list::SessionRecord,
+    session: Map<String, Value>,
     pub(crate) turns: Vec<list::TurnRecord>,
     /// What could be no prompt, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_asked: Vec<String>,
+}
+
+impl Whole {
+    pub(crate) fn new(
+        session: &list::SessionRecord,
+        turns: Vec<list::TurnRecord>,
+        not_asked: Vec<String>,
+    ) -> Self {
+        let session = match serde_json::to_value(session) {
+            Ok(Value::Object(mut fields)) => {
+                let begun = fields.remove("turns").unwrap_or_default();
+                fields.insert("begun".to_owned(), begun);
+                fields
+            }
+            // It is a structure of plain fields.
+            Ok(_) | Err(_) => Map::new(),
+        };
+        Self { schema: SCHEMA, session, turns, not_asked }
+    }
 }
 
 /// A line of `--jsonl` that is no event.

@@ -81,8 +81,14 @@ enum Word {
 impl Word {
     /// What it says while this turn runs.
     fn of(line: &str, turn: u64) -> Self {
-        let Ok(Value::Object(mut object)) = serde_json::from_str(line) else {
-            return Self::Text(format!("{line}\n"));
+        // Some programs begin with a byte order mark.
+        let json = line.trim_start_matches('\u{feff}');
+        let mut object = match serde_json::from_str(json) {
+            Ok(Value::Object(object)) => object,
+            Err(error) if is_meant(json) && turn != NO_TURN => {
+                return Self::Error(format!("it answered with an object that is no JSON: {error}"));
+            }
+            Ok(_) | Err(_) => return Self::Text(format!("{line}\n")),
         };
         if let Some(stopped) = object.get("stopped").and_then(Value::as_u64) {
             return if stopped == turn { Self::Stopped } else { Self::Stale };
@@ -108,6 +114,14 @@ impl Word {
         let said = said.or_else(|| text("progress").map(Self::Progress));
         said.unwrap_or_else(|| Self::Text(format!("{line}\n")))
     }
+}
+
+/// Whether a line that is no JSON was to end a turn: somebody waits for it, and would wait in vain. `NaN`, half a surrogate
+/// and a number beyond all bounds come from the usual encoders, as deep nesting does.
+fn is_meant(line: &str) -> bool {
+    let first = line.trim_start().strip_prefix('{').map(str::trim_start);
+    let ends = |key| first.is_some_and(|first| first.starts_with(key));
+    ends("\"answer\"") || ends("\"error\"") || ends("\"stopped\"") || ends("\"turn\"")
 }
 
 /// A program that runs.
@@ -353,10 +367,20 @@ mod tests {
         assert_eq!(end(more), Some(Ok("a".to_owned())), "other keys are none of ours");
         assert_eq!(end(r#"{"answer":"a","error":"no"}"#), Some(Err(Failure::new("no"))));
         assert_eq!(end(r#"{"error":3}"#), Some(Err(Failure::new("3"))));
+        assert_eq!(end("\u{feff}{\"answer\":\"a\"}"), Some(Ok("a".to_owned())));
+        let deep = format!(r#"{{"answer":{}}}"#, "[".repeat(200));
+        for line in [r#"{"answer":NaN}"#, r#" { "answer" :"#, r#"{"error":"\udcff"}"#, &deep]
+            .into_iter()
+            .chain([r#"{"turn":1,"answer":1e999}"#, r#"{"stopped":1"#])
+        {
+            let failed = end(line).and_then(Result::err).map(|failure| format!("{failure:?}"));
+            assert!(failed.is_some_and(|why| why.contains("no JSON")), "{line}");
+        }
+        assert!(matches!(Word::of(r#"{"answer":NaN}"#, NO_TURN), Word::Text(_)), "nobody waits");
         assert!(end(r#"{"error":null}"#).is_some_and(|it| it.is_err()), "it is no text either");
         let stale =
             [r#"{"stopped":2}"#, r#"{"answer":"a","turn":2}"#, r#"{"error":"e","turn":"1"}"#];
-        let unknown = [r#"{"answers":1}"#, "plain", "3", "", r#"{"answer":"#, r#"{"text":3}"#];
+        let unknown = [r#"{"answers":1}"#, "plain", "3", "", r#"{"text":"#, r#"{"text":3}"#];
         for line in [r#"{"text":"t"}"#, r#"{"thinking":"t"}"#, r#"{"progress":"t"}"#]
             .into_iter()
             .chain(unknown)
