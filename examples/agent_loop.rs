@@ -17,9 +17,12 @@ use std::time::{Duration, Instant};
 
 use delegate_runtime::config::Settings;
 use delegate_runtime::{Agent, Delegator, Event, Failure, Isolation, Ration, Session, Task};
-use tokio::time::MissedTickBehavior;
 
-const TICK: Duration = Duration::from_millis(1);
+#[path = "support/ticker.rs"]
+mod ticker;
+
+use ticker::watched;
+
 const IDLE: Duration = Duration::from_secs(2);
 const TASKS: u64 = 8;
 const NUMBERS_PER_TASK: u64 = 300_000;
@@ -95,26 +98,6 @@ async fn delegate(isolation: Isolation, ration: Ration) -> Result<u64, Box<dyn E
         primes += outcome.answer::<Primes>()?;
     }
     Ok(primes)
-}
-
-/// Runs `work` beside a ticker, and tells how late each tick was.
-async fn watched<T>(work: impl Future<Output = T>) -> (Vec<Duration>, T) {
-    let mut ticker = tokio::time::interval(TICK);
-    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut delays = Vec::new();
-    let mut last = Instant::now();
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            _ = ticker.tick() => {
-                let now = Instant::now();
-                delays.push((now - last).saturating_sub(TICK));
-                last = now;
-            }
-            done = &mut work => return (delays, done),
-        }
-    }
 }
 
 fn show(name: &str, mut delays: Vec<Duration>, batch: Option<(Duration, u64)>) {

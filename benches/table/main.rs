@@ -17,6 +17,8 @@ mod show;
 #[path = "../support/mod.rs"]
 mod support;
 mod ticker;
+#[path = "../../examples/support/ticker.rs"]
+mod watch;
 
 use std::process::ExitCode;
 use std::thread;

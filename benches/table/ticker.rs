@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use delegate_runtime::config::Settings;
 use delegate_runtime::{Delegator, Isolation, Task};
-use tokio::time::MissedTickBehavior;
 
 use crate::support::agents::Hog;
+use crate::watch::watched;
 
-const TICK: Duration = Duration::from_millis(1);
 const CHILDREN: usize = 8;
 
 /// Some 200 ms of one processor for each child.
@@ -52,24 +51,4 @@ async fn burn(isolation: Isolation) -> Result<(), String> {
     while run.next().await.is_some() {}
     let report = run.finish().await;
     if report.all_completed() { Ok(()) } else { Err(format!("{:?}", report.statuses())) }
-}
-
-/// Runs `work` beside a ticker, and tells how late each tick was.
-async fn watched<T>(work: impl Future<Output = T>) -> (Vec<Duration>, T) {
-    let mut ticker = tokio::time::interval(TICK);
-    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut delays = Vec::new();
-    let mut last = Instant::now();
-    tokio::pin!(work);
-    loop {
-        tokio::select! {
-            biased;
-            _ = ticker.tick() => {
-                let now = Instant::now();
-                delays.push((now - last).saturating_sub(TICK));
-                last = now;
-            }
-            done = &mut work => return (delays, done),
-        }
-    }
 }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::rig::{Rig, Said};
 
-/// Answers each prompt with its number and what it was, in a shell. `wait` waits for a stop, `crash` ends it.
+/// Answers each prompt with its number and what it was, in a shell. `wait` waits for a stop, `crash` ends it, as `bye` does when
+/// that is answered.
 const PROGRAM: &str = r#"
 while read -r line; do
     case $line in
@@ -17,13 +18,15 @@ while read -r line; do
     *late*) echo '{"stopped":1}'; echo '{"answer":"of another","turn":1}'; echo '{"answer":"its own","turn":2,"error":null}';;
     *wait*) echo '{"text":"up"}';;
     *crash*) echo "it breaks" >&2; exit 7;;
+    *bye*) echo '{"answer":"bye"}'; exit 3;;
     *fail*) echo '{"error":"no luck"}';;
     *) count=$((count + 1)); echo "{\"answer\":\"answer $count$known\"}";;
     esac
 done
 "#;
 
-fn rig() -> Rig {
+/// With that program as `talk.sh`.
+pub(crate) fn rig() -> Rig {
     let rig = Rig::new();
     rig.file("talk.sh", PROGRAM);
     rig

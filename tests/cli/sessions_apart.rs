@@ -8,25 +8,8 @@ use std::process::{ChildStdin, Stdio};
 use serde_json::Value;
 
 use crate::rig::{Rig, Running, Said};
+use crate::sessions::rig;
 use crate::support::wait_for;
-
-/// Answers each prompt; `wait` waits for its stop, and behind `bye` it ends.
-const PROGRAM: &str = r#"
-while read -r line; do
-    case $line in
-    *history*) known=yes;;
-    *wait*) echo '{"text":"up"}';;
-    *bye*) echo '{"answer":"bye"}'; exit 3;;
-    *) count=$((count + 1)); echo "{\"answer\":\"answer $count$known\"}";;
-    esac
-done
-"#;
-
-fn rig() -> Rig {
-    let rig = Rig::new();
-    rig.file("talk.sh", PROGRAM);
-    rig
-}
 
 /// A session that reads its standard input, and that.
 fn start(rig: &Rig, options: &[&str]) -> (Running, ChildStdin) {

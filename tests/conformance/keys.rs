@@ -591,6 +591,27 @@ fn m102_a_run_takes_one_lease_and_gives_it_back() {
     }
 }
 
+/// Somebody holds the files of keys while a lease is taken; others hear of it as soon as that is over, though this parent
+/// has nothing else to say.
+#[test]
+fn a_lease_that_could_not_be_told_is_told_later() {
+    for isolation in BOTH {
+        let bench = Bench::with_keys(isolation, &["k1"]);
+        let keys = bench.state.path().join("keys");
+        fs::create_dir_all(&keys).unwrap();
+        let lock = fs::File::create(keys.join("status.lock")).unwrap();
+        lock.lock().unwrap();
+        let mut run = bench.delegator.batch([task(vec![Do::Key, Do::Interrupted])]).start().unwrap();
+        until_text(&mut run, "<k1>");
+        assert_eq!(bench.leases(), 0, "{isolation:?}");
+        lock.unlock().unwrap();
+        wait_for("its lease", || (bench.leases() == 1).then_some(()));
+        run.control().interrupt();
+        drop(run.finish());
+        lease_comes_back(&bench, "one that was told late");
+    }
+}
+
 fn lease_comes_back(bench: &Bench, of: &str) {
     wait_for(&format!("the lease of {of}"), || (bench.leases() == 0).then_some(()));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::agent::Agent;
-use crate::link::{self, Next};
+use crate::link::{self, Link, Next, ParentHalf};
 use crate::pace::GATHER;
 use crate::session::Session;
 use delegate_protocol::frame::{Decoder, Encoder};
@@ -20,14 +20,11 @@ impl Agent for Never {
     }
 }
 
-/// The parent said both before anybody here looked.
-#[test]
-fn a_task_that_was_interrupted_before_it_was_taken_is_not_started() {
-    let (link, parent) = link::memory(Arc::new(|| {}));
-    let token = Arc::<Token>::default();
-    token.raise(Reason::Interrupt);
+/// Both ends of a line on which this agent has its task already; `woken` is told of what it says.
+fn begun(agent: &str, woken: impl Fn() + Send + Sync + 'static) -> (Link, ParentHalf, Host) {
+    let (link, parent) = link::memory(Arc::new(woken));
     let mut begin = Vec::new();
-    let message = ParentMessage::Begin(Box::new(sample(0, Never::NAME, "goal")));
+    let message = ParentMessage::Begin(Box::new(sample(0, agent, "goal")));
     Encoder::<ParentEnd>::default().frame(&message, &mut begin).unwrap();
     assert!(parent.send(begin).is_ok());
     let host = Host {
@@ -36,6 +33,15 @@ fn a_task_that_was_interrupted_before_it_was_taken_is_not_started() {
         pid: 0,
         program_version: String::new(),
     };
+    (link, parent, host)
+}
+
+/// The parent said both before anybody here looked.
+#[test]
+fn a_task_that_was_interrupted_before_it_was_taken_is_not_started() {
+    let (link, parent, host) = begun(Never::NAME, || {});
+    let token = Arc::<Token>::default();
+    token.raise(Reason::Interrupt);
     serve_until(link, &Registry::default().with(|| Never), host, &token).unwrap();
     let mut decoder = Decoder::<ParentEnd>::default();
     while let Next::Frame(frame) = parent.try_next() {
@@ -71,17 +77,7 @@ const EVENTS: usize = 5000;
 fn events_that_follow_closely_go_out_together_and_in_order() {
     let arrived = Arc::new((std::sync::Mutex::new(()), std::sync::Condvar::new()));
     let woken = Arc::clone(&arrived);
-    let (link, parent) = link::memory(Arc::new(move || woken.1.notify_all()));
-    let mut begin = Vec::new();
-    let message = ParentMessage::Begin(Box::new(sample(0, Talker::NAME, "goal")));
-    Encoder::<ParentEnd>::default().frame(&message, &mut begin).unwrap();
-    assert!(parent.send(begin).is_ok());
-    let host = Host {
-        owner: OwnerSource::of(None),
-        output: Kept::default(),
-        pid: 0,
-        program_version: String::new(),
-    };
+    let (link, parent, host) = begun(Talker::NAME, move || woken.1.notify_all());
     let began = clock();
     let registry = Registry::default().with(|| Talker);
     let child = thread::spawn(move || serve(link, &registry, host));
