@@ -601,7 +601,8 @@ fn a_lease_that_could_not_be_told_is_told_later() {
         fs::create_dir_all(&keys).unwrap();
         let lock = fs::File::create(keys.join("status.lock")).unwrap();
         lock.lock().unwrap();
-        let mut run = bench.delegator.batch([task(vec![Do::Key, Do::Interrupted])]).start().unwrap();
+        let mut run =
+            bench.delegator.batch([task(vec![Do::Key, Do::Interrupted])]).start().unwrap();
         until_text(&mut run, "<k1>");
         assert_eq!(bench.leases(), 0, "{isolation:?}");
         lock.unlock().unwrap();
