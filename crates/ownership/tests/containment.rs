@@ -38,6 +38,14 @@ fn cell(base: &Path, child: &Owned) -> PathBuf {
     base.join(inside)
 }
 
+/// The directory of the cgroup in which somebody stands that an owner in ours has started.
+fn cell_of(base: &Path, who: Identity) -> PathBuf {
+    let own = fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("read");
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).expect("version 2");
+    let (_, inside) = path.rsplit_once("ownership-").expect("ours");
+    base.join(format!("ownership-{inside}"))
+}
+
 fn is_gone(dir: &Path) {
     wait_for(&format!("{} is gone", dir.display()), || (!dir.exists()).then_some(()));
 }
@@ -78,15 +86,10 @@ fn the_directory_of_an_owner_that_is_killed_goes_with_its_guards() {
     let Some(base) = tier::cgroup() else { return };
     let around = Bystanders::start();
     let mut owner = TreeOwner::start(GRACE, "");
-    let of = |who: Identity| fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("read");
-    let own = of(owner.member("cleared"));
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).expect("version 2");
-    let cell = base.join(
-        path.rsplit_once("ownership-").map(|(_, rest)| format!("ownership-{rest}")).expect("ours"),
-    );
+    let cell = cell_of(&base, owner.member("cleared"));
     assert!(cell.is_dir(), "{}", cell.display());
     for (name, member) in &owner.members {
-        assert_eq!(of(*member), own, "{name} stands where its root was born");
+        assert_eq!(cell_of(&base, *member), cell, "{name} stands where its root was born");
     }
     owner.signal(Signal::KILL);
     owner.process.wait().expect("dead");
@@ -115,6 +118,32 @@ fn a_keeper_that_takes_over_holds_the_place() {
         }
         (!free).then_some(())
     });
+}
+
+/// The same where both guards have died and others stand in their place: their owner may die before it has told them
+/// anything.
+#[test]
+fn guards_that_come_later_hold_the_place_from_their_start() {
+    let Some(base) = tier::cgroup() else { return };
+    let owner = TreeOwner::start(GRACE, "");
+    let cell = cell_of(&base, owner.member("cleared"));
+    let inode = fs::metadata(cell.parent().expect("a place")).expect("a directory").ino();
+    let before = owner.guards().expect("guards");
+    kill_both(before.keeper.expect("a keeper"), before.supervisor);
+    let after = wait_for("others are there", || {
+        let guards = owner.guards()?;
+        (guards.keeper.is_some() && guards != before).then_some(guards)
+    });
+    // It is set up before it starts its supervisor.
+    let keeper = after.keeper.expect("a keeper").pid;
+    let locks = fs::read_to_string("/proc/locks").expect("locks");
+    let is_its = |line: &&str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.contains(&"FLOCK")
+            && words.contains(&keeper.to_string().as_str())
+            && words.iter().any(|word| word.ends_with(&format!(":{inode}")))
+    };
+    assert_eq!(locks.lines().filter(is_its).count(), 1, "keeper {keeper}, inode {inode}:\n{locks}");
 }
 
 /// Stops all of them, so that nobody does anything between the first death and the last. From the lowest one up: a death

@@ -329,7 +329,7 @@ impl Loop {
         self.tier.place.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Says that a guard lives, where the other one may have said it alone: what a dead owner left is otherwise ended
+    /// Says that a guard lives, where nobody else may say it: what a dead owner left is otherwise ended
     /// by the guards of the next one, which know nothing of what is to be kept.
     pub(super) fn hold_place(&mut self) {
         if !self.tier.is_blind() {

@@ -133,7 +133,7 @@ impl Loop {
         let idle = hook::setting(TEST_IDLE).and_then(|millis| millis.parse().ok());
         let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
         let generation = table.next_generation();
-        Ok(Self {
+        let mut guard = Self {
             machine: Supervisor::new(None, first_scope(generation), now()),
             succession: Succession::new(role, now()),
             generation,
@@ -182,7 +182,10 @@ impl Loop {
             backlog: false,
             leaving: false,
             done: false,
-        })
+        };
+        // Those before us may be dead, and the owner a moment later.
+        guard.hold_place();
+        Ok(guard)
     }
 
     /// Says who serves this line from now on.
