@@ -199,6 +199,7 @@ impl Loop {
             self.stay_while_the_other_is_busy();
             self.feed(Event::Tick);
             self.watch_the_other();
+            self.end_next();
             self.look_at_cells();
             self.look_at_rations();
         }
@@ -267,7 +268,7 @@ impl Loop {
             look_again |= line.starved;
         }
         let again = look_again.then(|| now() + LOOK_AGAIN);
-        let at_once = self.backlog.then(now);
+        let at_once = (self.backlog || self.tier.has_found()).then(now);
         let look = self.succession.due().filter(|_| !self.off.mark);
         let until =
             [self.machine.deadline(), look, again, at_once, self.tier.due(), self.doorway.due()];

@@ -447,6 +447,30 @@ fn only_what_is_proved_to_be_nobodys_is_ended() {
     }
 }
 
+/// However much dead owners left, an owner does not wait until all of it was told to end: its first child is there before
+/// that. Several looks, since on a busy machine whoever asks may come too late to see it.
+#[test]
+fn an_owner_does_not_wait_for_what_others_left() {
+    const LEFT: u32 = 60;
+    let Some(base) = tier::cgroup() else { return };
+    let namespace = fs::metadata("/proc/self/ns/pid").expect("namespace").ino();
+    let waits = |_| {
+        let mut child = Command::new("true").spawn().expect("true");
+        let dead = Identity::of(child.id().cast_signed()).expect("it is there");
+        child.wait().expect("dead");
+        let plant = |number| Planted::new(&base, dead, 7100 + number, namespace, true);
+        let mut planted: Vec<_> = (0..LEFT).map(plant).collect();
+        planted.iter_mut().for_each(|planted| planted.lock = None);
+        let (_child, _events) = start(&owner(), sleeper());
+        let untold = planted.iter().filter(|planted| planted.member().is_untold()).count();
+        wait_for("all are ended", || {
+            planted.iter().all(|planted| !planted.member().lives()).then_some(())
+        });
+        untold == 0
+    };
+    assert!(!(0..8).all(waits), "all was told first, eight times");
+}
+
 /// An owner in a mount namespace in which `prepare` was done, and what its first child is told.
 fn elsewhere(prepare: &str, containment: &str) -> (Player, tempfile::TempDir) {
     let dir = tempfile::tempdir().expect("dir");

@@ -4,7 +4,7 @@
 //! Descent and ECHILD stay the measure of an end; a cgroup says the same again, and more where descent
 //! says nothing. Files are in [`crate::cgroup`], which tier can be had in [`crate::containment`].
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::Loop;
 use super::ration::{Given as Rationed, Pens};
-use crate::cgroup::{Cell, Place};
+use crate::cgroup::{Cell, Place, Stale};
 use crate::containment::{Containment, LEAF, Why, cgroup_of_guards};
 use crate::hook;
 use crate::identity::Stat;
@@ -54,6 +54,9 @@ pub(super) struct Tier {
     pub(super) pens: Pens,
     /// Cgroups of scopes that are over, which could not be removed.
     lingering: Vec<Cell>,
+    /// What dead owners left, as it was found, and whether it is told to end by TERM first.
+    found: VecDeque<(Stale, bool)>,
+    /// The same, once it was told.
     stale: Vec<Ending>,
     due: Option<Instant>,
     pause: Duration,
@@ -77,6 +80,7 @@ impl Tier {
             place: None,
             pens: Pens::default(),
             lingering: Vec::new(),
+            found: VecDeque::new(),
             stale: Vec::new(),
             due: None,
             pause: FIRST_LOOK,
@@ -99,12 +103,18 @@ impl Tier {
 
     /// The descriptors that it holds.
     pub(super) fn files(&self) -> usize {
-        usize::from(self.place.is_some()) + self.stale.len() + self.pens.files()
+        let held = self.found.len() + self.stale.len();
+        usize::from(self.place.is_some()) + held + self.pens.files()
     }
 
     /// Whether everything that was found was told to end, and after its grace killed.
     pub(super) fn is_done(&self) -> bool {
-        self.stale.iter().all(|ending| ending.killed)
+        !self.has_found() && self.stale.iter().all(|ending| ending.killed)
+    }
+
+    /// Whether something was found that nobody was told of yet.
+    pub(super) fn has_found(&self) -> bool {
+        !self.found.is_empty()
     }
 
     /// Nothing is there to be looked at: most machines of the weakest tier.

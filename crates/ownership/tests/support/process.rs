@@ -47,6 +47,14 @@ impl Identity {
         stat(self.pid)?.get(1)?.parse().ok()
     }
 
+    /// Whether it lives and no signal waits for it.
+    pub(crate) fn is_untold(self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let waiting = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        let none = waiting.is_some_and(|mask| mask.trim().bytes().all(|digit| digit == b'0'));
+        none && self.lives()
+    }
+
     /// Its name, at most 15 bytes.
     pub(crate) fn name(self) -> String {
         let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();

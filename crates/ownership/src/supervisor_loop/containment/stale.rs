@@ -24,12 +24,12 @@ pub(super) struct Ending {
 }
 
 impl Loop {
-    /// Looks for what dead owners left where we are, and begins to end it.
+    /// Looks for what dead owners left where we are. Ending it takes longer the more there is, and an owner waits for
+    /// our hello and its answers: one after the other is begun with, between these ([`Loop::end_next`]).
     pub(in super::super) fn find_stale(&mut self) {
         if self.tier.leaves_stale || self.succession.role() != Role::Supervisor {
             return;
         }
-        let kill_at = now() + DEFAULT_GRACE;
         let base = self.tier.base.as_ref().ok();
         let base = base.filter(|_| self.tier.asked != Containment::Subreaper).cloned();
         if let Some(base) = &base {
@@ -41,14 +41,16 @@ impl Loop {
         let groups = self.tier.pens.groups();
         let groups = groups.iter().flat_map(|group| cgroup::stale(group));
         let groups = groups.map(|left| (left, base.is_none()));
-        for (left, tell) in found.chain(groups).collect::<Vec<_>>() {
-            if left.cell.remove() {
-                continue;
-            }
-            if !tell {
-                self.tier.stale.push(Ending { left, kill_at, killed: false });
-                continue;
-            }
+        self.tier.found = found.chain(groups).collect();
+    }
+
+    /// Begins to end one of those that were found.
+    pub(in super::super) fn end_next(&mut self) {
+        let Some((left, tell)) = self.tier.found.pop_front() else { return };
+        if left.cell.remove() {
+            return;
+        }
+        if tell {
             left.cell.freeze();
             let members = members_of(&left.cell);
             for member in &members {
@@ -57,12 +59,10 @@ impl Loop {
             left.cell.thaw();
             let pids: Vec<_> = members.iter().map(|member| member.pid).collect();
             self.write_down_signal(ScopeId::ALL, libc::SIGTERM, pids);
-            self.tier.stale.push(Ending { left, kill_at, killed: false });
             self.tier.pause = FIRST_LOOK;
         }
-        if !self.tier.stale.is_empty() {
-            self.look_at_cells_within(FIRST_LOOK);
-        }
+        self.tier.stale.push(Ending { left, kill_at: now() + DEFAULT_GRACE, killed: false });
+        self.look_at_cells_within(FIRST_LOOK);
     }
 
     pub(super) fn look_at_cells_within(&mut self, pause: Duration) {
