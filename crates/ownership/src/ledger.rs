@@ -154,6 +154,13 @@ impl Ledger {
         }
     }
 
+    /// What happened to a child that has ended, or is about to: nobody waits for it.
+    fn tell_soon(&self, change: impl FnOnce(&mut Pending)) {
+        if self.is_ours() {
+            self.shared.tell_soon(change);
+        }
+    }
+
     /// Something is about to be started.
     pub fn intent(&self, intent: Intent) -> Ticket {
         let row = Row::of(intent, &self.owner, now_ms());
@@ -164,14 +171,16 @@ impl Ledger {
 
     /// It was started. Who it is is read on the ledger's thread.
     pub fn started(&self, spawn: u64, pid: u32, pidfd: Arc<OwnedFd>) {
-        self.tell(|pending| {
-            pending.change(spawn, |row| {
-                if row.state == State::Intent {
-                    row.state = State::Running;
-                }
+        if self.is_ours() {
+            self.shared.tell_seen(|pending| {
+                pending.change(spawn, |row| {
+                    if row.state == State::Intent {
+                        row.state = State::Running;
+                    }
+                });
+                pending.seen(spawn, Seen { pid, pidfd });
             });
-            pending.seen(spawn, Seen { pid, pidfd });
-        });
+        }
     }
 
     /// Rows of this process that are not known to have ended, by number: the program that it was before began them.
@@ -214,24 +223,24 @@ impl Ledger {
 
     /// Its process ended; its scope may hold more.
     pub fn exited(&self, spawn: u64, status: ExitStatus) {
-        self.tell(|pending| pending.change(spawn, |row| row.exit = Some(status)));
+        self.tell_soon(|pending| pending.change(spawn, |row| row.exit = Some(status)));
     }
 
     /// Somebody ends it now. The first one to say so is who ended it.
     pub fn ending(&self, spawn: u64, by: EndedBy, why: &str) {
-        self.tell(|pending| pending.change(spawn, |row| row.blame(by, why)));
+        self.tell_soon(|pending| pending.change(spawn, |row| row.blame(by, why)));
     }
 
     /// Its scope is over. Without an `end`, it ended as its process did, or is lost if that is not known.
     pub fn ended(&self, spawn: u64, end: Option<End>, by: EndedBy, why: &str) {
         let now = now_ms();
-        self.tell(|pending| pending.change(spawn, |row| row.finish(end, by, why, now)));
+        self.tell_soon(|pending| pending.change(spawn, |row| row.finish(end, by, why, now)));
     }
 
     /// As [`Ledger::ended`], by itself unless somebody asked for it, and what became of its release command.
     pub(crate) fn emptied(&self, spawn: u64, end: Option<End>, released: Option<Released>) {
         let now = now_ms();
-        self.tell(|pending| {
+        self.tell_soon(|pending| {
             pending.change(spawn, |row| {
                 row.finish(end, EndedBy::Itself, "", now);
                 row.released(released);

@@ -96,6 +96,13 @@ mod linux {
             written && !self.found.pending.load(Ordering::Acquire)
         }
 
+        /// Has what waits for company written now, and waits for it, `limit` at most; not where it is known not to be.
+        pub(crate) fn flush(&self, limit: Duration) {
+            if let Some(ledger) = self.ledger.as_ref().filter(|ledger| ledger.trouble().is_none()) {
+                let _written = ledger.flush(limit);
+            }
+        }
+
         /// Whether somebody is being ended who was left over: soon over, and not to be left half done.
         pub(crate) fn is_cleaning(&self) -> bool {
             self.found.cleaning.load(Ordering::Acquire)
@@ -259,6 +266,8 @@ mod none {
         pub(crate) fn is_settled(&self) -> bool {
             true
         }
+
+        pub(crate) fn flush(&self, _limit: std::time::Duration) {}
 
         pub(crate) fn is_cleaning(&self) -> bool {
             false

@@ -16,7 +16,7 @@ use crate::identity::Identity;
 pub(super) const MAX_ENDED: usize = 8192;
 
 /// A process that was started, until its identity was read.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Seen {
     pub(super) pid: u32,
     pub(super) pidfd: Arc<OwnedFd>,
@@ -25,7 +25,6 @@ pub(super) struct Seen {
 #[derive(Debug)]
 struct Entry {
     row: Row,
-    seen: Option<Seen>,
     /// Place in the order of first unwritten change.
     dirty: Option<u64>,
     /// Place of the last change.
@@ -36,7 +35,6 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub(super) struct Due {
     pub(super) row: Row,
-    pub(super) seen: Option<Seen>,
     changed: u64,
 }
 
@@ -44,6 +42,8 @@ pub(super) struct Due {
 pub(super) struct Pending {
     entries: BTreeMap<u64, Entry>,
     dirty: BTreeMap<u64, u64>,
+    /// Those whose identity is still to be read.
+    seen: Vec<(u64, Seen)>,
     /// Ended rows among the dirty ones, by their place.
     ended: BTreeMap<u64, u64>,
     last: u64,
@@ -56,6 +56,7 @@ impl Pending {
         Self {
             entries: BTreeMap::new(),
             dirty: BTreeMap::new(),
+            seen: Vec::new(),
             ended: BTreeMap::new(),
             last: 0,
             given_up: 0,
@@ -67,7 +68,7 @@ impl Pending {
     pub(super) fn insert(&mut self, row: Row) -> u64 {
         let spawn = row.spawn;
         self.forget(spawn);
-        self.entries.insert(spawn, Entry { row, seen: None, dirty: None, changed: 0 });
+        self.entries.insert(spawn, Entry { row, dirty: None, changed: 0 });
         self.touch(spawn);
         self.last
     }
@@ -81,18 +82,19 @@ impl Pending {
     }
 
     pub(super) fn seen(&mut self, spawn: u64, seen: Seen) {
-        if let Some(entry) = self.entries.get_mut(&spawn) {
-            entry.seen = Some(seen);
-            self.touch(spawn);
+        if self.entries.contains_key(&spawn) {
+            self.seen.push((spawn, seen));
         }
     }
 
-    /// Who it is was read; the handle is not needed any more.
+    /// Whose identity is to be read now: a moment later it may be gone.
+    pub(super) fn take_seen(&mut self) -> Vec<(u64, Seen)> {
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Who it is was read.
     pub(super) fn identified(&mut self, spawn: u64, identity: Identity) {
-        if let Some(entry) = self.entries.get_mut(&spawn) {
-            entry.row.identity = Some(identity);
-            entry.seen = None;
-        }
+        self.change(spawn, |row| row.identity = Some(identity));
     }
 
     fn touch(&mut self, spawn: u64) {
@@ -124,17 +126,11 @@ impl Pending {
     pub(super) fn due(&self, most: usize) -> Vec<Due> {
         let spawns = self.dirty.values().take(most);
         let entries = spawns.filter_map(|spawn| self.entries.get(spawn));
-        entries
-            .map(|entry| Due {
-                row: entry.row.clone(),
-                seen: entry.seen.clone(),
-                changed: entry.changed,
-            })
-            .collect()
+        entries.map(|entry| Due { row: entry.row.clone(), changed: entry.changed }).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.dirty.is_empty()
+        self.dirty.is_empty() && self.seen.is_empty()
     }
 
     /// Whether all up to `place` is on disk.
@@ -218,6 +214,26 @@ mod tests {
         let batch = pending.due(9);
         pending.written(&batch);
         assert!(pending.is_empty() && pending.entries.is_empty());
+    }
+
+    /// What ended before it was read has its identity all the same.
+    #[test]
+    fn all_is_written_when_all_are_known() {
+        let mut pending = Pending::new(9);
+        pending.insert(row(1));
+        let handle: OwnedFd = std::fs::File::open("/dev/null").expect("null").into();
+        pending.seen(1, Seen { pid: 7, pidfd: Arc::new(handle) });
+        end(&mut pending, 1);
+        let seen = pending.take_seen();
+        assert_eq!(
+            seen.iter().map(|(spawn, seen)| (*spawn, seen.pid)).collect::<Vec<_>>(),
+            [(1, 7)]
+        );
+        pending.identified(1, Identity::own());
+        let batch = pending.due(9);
+        assert_eq!(batch[0].row.identity, Some(Identity::own()));
+        pending.written(&batch);
+        assert!(pending.is_empty() && pending.take_seen().is_empty());
     }
 
     #[test]

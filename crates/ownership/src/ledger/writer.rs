@@ -4,6 +4,7 @@
 //! transaction. Many rows go into one transaction. What fails is tried again, with growing pauses, and nobody
 //! waits meanwhile.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,13 +14,16 @@ use rusqlite::hooks::Wal;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 
 use super::database::{self, Event};
-use super::pending::{Due, MAX_ENDED, Pending};
+use super::pending::{Due, MAX_ENDED, Pending, Seen};
 use super::place::{self, Opened};
 use super::row::now_ms;
 use crate::identity::Identity;
 
 /// Most rows in one transaction: about a quarter of a MiB, written in a few ms.
 const BATCH: usize = 512;
+/// Rows that nobody waits for are gathered for this long: the ends of a child, and the start of the next one, then are one
+/// transaction. What an owner that dies meanwhile had not written stands in the journal of its guards.
+const GATHER: Duration = Duration::from_millis(5);
 /// Pauses after a failure: from this, doubled, to that.
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_secs(1);
@@ -38,6 +42,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     work: Condvar,
     told: Condvar,
+    /// [`GATHER`], but in tests.
+    gather: Duration,
 }
 
 pub(super) struct State {
@@ -47,6 +53,8 @@ pub(super) struct State {
     pub(super) remarks: Vec<String>,
     /// The file that is written.
     pub(super) path: PathBuf,
+    /// What waits is to be written now.
+    urgent: bool,
     opened: bool,
     closing: bool,
     done: bool,
@@ -54,32 +62,63 @@ pub(super) struct State {
 
 impl Shared {
     pub(super) fn new(path: PathBuf) -> Self {
+        Self::gathering(path, GATHER)
+    }
+
+    fn gathering(path: PathBuf, gather: Duration) -> Self {
         let state = State {
             pending: Pending::new(MAX_ENDED),
             failing: None,
             remarks: Vec::new(),
             path,
+            urgent: false,
             opened: false,
             closing: false,
             done: false,
         };
-        Self { state: Mutex::new(state), work: Condvar::new(), told: Condvar::new() }
+        Self { state: Mutex::new(state), work: Condvar::new(), told: Condvar::new(), gather }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something is to be written.
+    /// Something is to be written, at once.
     pub(super) fn tell(&self, change: impl FnOnce(&mut Pending)) {
+        let mut state = self.lock();
+        change(&mut state.pending);
+        state.urgent = true;
+        drop(state);
+        self.work.notify_one();
+    }
+
+    /// Something is to be written with what comes next, [`GATHER`] later at most.
+    pub(super) fn tell_soon(&self, change: impl FnOnce(&mut Pending)) {
+        let mut state = self.lock();
+        let first = state.pending.is_empty();
+        change(&mut state.pending);
+        drop(state);
+        // It gathers from then on.
+        if first {
+            self.work.notify_one();
+        }
+    }
+
+    /// Who was started is to be looked at now, and to be written as by [`Self::tell_soon`].
+    pub(super) fn tell_seen(&self, change: impl FnOnce(&mut Pending)) {
         change(&mut self.lock().pending);
         self.work.notify_one();
     }
 
-    /// Waits until `fact` holds, at most `limit`. Says whether it does.
+    /// Waits until `fact` holds, at most `limit`. Says whether it does. Nothing is gathered meanwhile.
     pub(super) fn wait(&self, limit: Duration, mut fact: impl FnMut(&State) -> bool) -> bool {
+        let mut state = self.lock();
+        if !fact(&state) {
+            state.urgent = true;
+            self.work.notify_one();
+        }
         let waited =
-            self.told.wait_timeout_while(self.lock(), limit, |state| !fact(state) && !state.done);
+            self.told.wait_timeout_while(state, limit, |state| !fact(state) && !state.done);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         fact(&state)
     }
@@ -103,11 +142,36 @@ impl Shared {
         self.told.notify_all();
     }
 
-    /// The next rows to write; `None` when all is written and no more comes.
+    /// The next rows to write; `None` when all is written and no more comes. Who was started is looked at as soon as it
+    /// is told.
     fn next(&self) -> Option<Vec<Due>> {
-        let idle = |state: &mut State| state.pending.is_empty() && !state.closing;
-        let state = self.work.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        let mut gathered = false;
+        loop {
+            let seen = state.pending.take_seen();
+            if !seen.is_empty() {
+                drop(state);
+                let who = |seen: &Seen| Identity::of(seen.pid, seen.pidfd.as_fd());
+                let known: Vec<_> = seen.iter().map(|(spawn, seen)| (*spawn, who(seen))).collect();
+                state = self.lock();
+                known.into_iter().for_each(|(spawn, who)| state.pending.identified(spawn, who));
+                continue;
+            }
+            let nothing = state.pending.is_empty();
+            if state.closing || !nothing && (state.urgent || gathered) {
+                break;
+            }
+            (state, gathered) = if nothing {
+                (self.work.wait(state).unwrap_or_else(PoisonError::into_inner), false)
+            } else {
+                let waited = self.work.wait_timeout(state, self.gather);
+                let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                (state, waited.timed_out())
+            };
+        }
         let batch = state.pending.due(BATCH);
+        // What it has no room for has waited long enough.
+        state.urgent = batch.len() == BATCH;
         (!batch.is_empty()).then_some(batch)
     }
 
@@ -170,8 +234,8 @@ impl Writer {
         }
         self.shared.lock().opened = true;
         self.shared.told.notify_all();
-        while let Some(mut batch) = self.shared.next() {
-            match self.write(&mut batch) {
+        while let Some(batch) = self.shared.next() {
+            match self.write(&batch) {
                 Ok(()) => {
                     pause = SHORTEST;
                     self.shared.succeeded(&batch);
@@ -229,15 +293,7 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, batch: &mut [Due]) -> Result<(), String> {
-        for due in &mut *batch {
-            if let Some(seen) = due.seen.take() {
-                use std::os::fd::AsFd;
-                let identity = Identity::of(seen.pid, seen.pidfd.as_fd());
-                self.shared.lock().pending.identified(due.row.spawn, identity.clone());
-                due.row.identity = Some(identity);
-            }
-        }
+    fn write(&mut self, batch: &[Due]) -> Result<(), String> {
         self.open()?;
         let given_up = self.shared.lock().pending.take_given_up();
         if given_up > 0 {
@@ -319,4 +375,48 @@ fn prune(connection: &Connection) -> rusqlite::Result<()> {
 fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     // Passive: holds up nobody who writes or reads.
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::ExitStatus;
+    use crate::ledger::row::Row;
+    use crate::ledger::{EndedBy, Intent};
+
+    /// Who was started, and the ends of a child, wait for each other, however long that is, until somebody waits.
+    #[test]
+    fn what_nobody_waits_for_is_one_transaction() {
+        let hour = Duration::from_secs(3600);
+        let shared = Arc::new(Shared::gathering(PathBuf::new(), hour));
+        let (batches, batch) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                while let Some(due) = shared.next() {
+                    shared.succeeded(&due);
+                    batches.send(due).expect("the test listens");
+                }
+            }
+        });
+        let written = || batch.recv_timeout(Duration::from_secs(30)).expect("it is written");
+        let row = Row::of(Intent::new(1, "true".as_ref(), &["true".into()]), &Identity::own(), 1);
+        shared.tell(|pending| _ = pending.insert(row));
+        assert_eq!(written().len(), 1, "an intent is waited for");
+        let handle = std::fs::File::open("/dev/null").expect("null").into();
+        let seen = Seen { pid: std::process::id(), pidfd: Arc::new(handle) };
+        shared.tell_seen(|pending| pending.seen(1, seen));
+        shared.tell_soon(|pending| pending.change(1, |row| row.exit = Some(ExitStatus::Code(0))));
+        let end = |row: &mut Row| row.finish(None, EndedBy::Itself, "", 2);
+        shared.tell_soon(|pending| pending.change(1, end));
+        assert!(batch.recv_timeout(Duration::from_millis(50)).is_err(), "nobody waits");
+        assert!(shared.wait(Duration::from_secs(30), |state| state.pending.is_empty()));
+        let all = written();
+        assert_eq!(all.len(), 1);
+        assert!(all[0].row.end.is_some() && all[0].row.identity.is_some());
+        shared.lock().closing = true;
+        shared.work.notify_one();
+        writer.join().expect("the writer");
+        assert!(batch.try_recv().is_err(), "nothing was written twice");
+    }
 }

@@ -11,6 +11,9 @@ use crate::run::crash::{self, Place};
 /// How long the end of a batch waits for its last log lines to be written.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 
+/// How long it waits for the rows of its children in the ledger before it looks from time to time.
+const LEDGER_LIMIT: Duration = Duration::from_millis(20);
+
 /// How long the end of a batch waits for the ledger, and for what is known of earlier owners.
 const RECORDS_LIMIT: Duration = Duration::from_millis(250);
 
@@ -52,9 +55,14 @@ impl Loop {
         // Those of a child's batch are flushed, and its troubles told, with the root's.
         let below = self.batch.kin.above.is_some();
         if !below {
-            let flushed = store.clone();
+            let (flushed, records) = (store.clone(), self.batch.records.clone());
             // The threads for what blocks may all hang in launches.
-            let flush = tokio::task::spawn_blocking(move || flushed.flush(FLUSH_LIMIT));
+            let flush = tokio::task::spawn_blocking(move || {
+                // Begun first: both are written at the same time.
+                records.flush(Duration::ZERO);
+                flushed.flush(FLUSH_LIMIT);
+                records.flush(LEDGER_LIMIT);
+            });
             if tokio::time::timeout(2 * FLUSH_LIMIT, flush).await.is_err() {
                 tracing::warn!(target: "delegate::run", "the last lines may be missing");
             }
