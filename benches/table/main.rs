@@ -2,7 +2,7 @@
 //! taken in turns in one run, with ratios, goals, and whether they are met. `cargo bench --bench table -- --help`.
 //!
 //! `rows` says what is measured, `peers` builds and finds the others, `participant` asks one of them, `ours` answers for
-//! us, `judge` is pure, `show` prints; `growth` counts what ever more children cost.
+//! us, `judge` is pure, `show` prints; `growth` counts what ever more children cost, `sampled` gives the rows to criterion.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts programs")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a table is what it is for")]
 
@@ -13,6 +13,7 @@ mod ours;
 mod participant;
 mod peers;
 mod rows;
+mod sampled;
 mod show;
 #[path = "../support/mod.rs"]
 mod support;
@@ -34,12 +35,13 @@ Measures delegate beside bare programs and other ways to do the same work, in tu
 
 usage: cargo bench --bench table -- [OPTIONS]
 
-  --rounds N   rounds of each row (15); what takes long has fewer
-  --only ROW   this row alone; may be given more than once
-  --growth     what 1, 10, 100, 1,000 and 4,000 children cost instead (--only N for one number)
-  --json       as JSON, one object
-  --list       the rows and what they measure
-  --help       this
+  --rounds N           rounds of each row (15); what takes long has fewer
+  --only ROW           this row alone; may be given more than once
+  --growth             what 1, 10, 100, 1,000 and 4,000 children cost instead (--only N for one number)
+  --criterion [TEXT]   each column as a criterion bench instead; those with TEXT in ROW/COLUMN
+  --json               as JSON, one object
+  --list               the rows and what they measure
+  --help               this
 
 The table comes on standard output, progress on standard error. What is missing here is a row that says so. The programs
 that are measured stand in benches/peers and are built into target/peers. Python's packages are looked for in
@@ -65,6 +67,8 @@ struct Wish {
     rounds: Option<usize>,
     only: Vec<String>,
     growth: bool,
+    /// What is to be in the names of the columns.
+    criterion: Option<String>,
     json: bool,
 }
 
@@ -124,6 +128,10 @@ fn run(arguments: &[String]) -> ExitCode {
     }
     let rounds = wish.rounds.unwrap_or(ROUNDS);
     let groups: Vec<Group> = rows::groups();
+    if let Some(filter) = &wish.criterion {
+        sampled::measure(&peers, &groups, filter);
+        return ExitCode::SUCCESS;
+    }
     let chosen = groups
         .into_iter()
         .filter(|group| wish.only.is_empty() || wish.only.iter().any(|key| key == group.key));
@@ -143,7 +151,7 @@ fn run(arguments: &[String]) -> ExitCode {
 /// `None`: it was answered.
 fn wish(arguments: &[String]) -> Result<Option<Wish>, String> {
     let mut wish = Wish::default();
-    let mut words = arguments.iter().map(String::as_str);
+    let mut words = arguments.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
         match word {
             "--help" | "-h" => {
@@ -165,6 +173,10 @@ fn wish(arguments: &[String]) -> Result<Option<Wish>, String> {
                 wish.only.push(words.next().ok_or("--only needs the name of a row")?.to_owned())
             }
             "--growth" => wish.growth = true,
+            "--criterion" => {
+                let filter = words.next_if(|word| !word.starts_with("--"));
+                wish.criterion = Some(filter.unwrap_or_default().to_owned());
+            }
             "--json" => wish.json = true,
             // Cargo's word for every bench.
             "--bench" => {}

@@ -10,7 +10,7 @@ use crate::rows::Bench;
 use crate::support;
 
 /// Who takes part. Two of the same kind with other words are two processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Who {
     /// We, with a launcher, children at once, and MiB that the parent holds.
     Ours(&'static str, usize, usize),

@@ -226,6 +226,11 @@ fn a_killed_run_is_shown_with_what_it_finished_and_resumed_without_doing_it_twic
         (run_of(&rig, &id)["counts"]["completed"] == 1 && counted(&rig).len() == 3).then_some(())
     });
     rig.run(["resume", &id]).expect(2).says("it still runs in process").says("nothing was started");
+    // What is told of it afterwards is what had been written by then.
+    wait_for("the second has begun on record", || {
+        let events = rig.path(&format!("state/runs/{id}/1/events.jsonl"));
+        fs::read_to_string(events).ok()?.contains("subagent.start").then_some(())
+    });
     kill(owner(&rig));
     rig.wait_for_nobody();
     let run = run_of(&rig, &id);

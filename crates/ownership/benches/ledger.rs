@@ -1,7 +1,7 @@
 //! Rows a second of 1, 3, 8 and 16 writing processes: the ledger, and beside it, in the same run and interleaved, bare
 //! SQLite with the same table and settings. A row is a child from intent to end, three states.
 //!
-//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS [rows] | spawns]`; medians; with `rows` each figure once more on a
+//! `cargo bench -p delegate-ownership --bench ledger [-- ROUNDS [rows] | spawns | criterion [TEXT]]`; medians; with `rows` each figure once more on a
 //! line of its own, as µs a row, for the table of all (`cargo bench --bench table`). `waits`: each intent is waited for, as a
 //! spawn does; the bare writer commits each state. `queue`: nobody waits; the bare writer commits 100 rows at a time.
 //! Then, what a ledger adds to a spawn: the same program started with and without one, in turns.
@@ -14,6 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use criterion::Criterion;
 use ownership::exit::ExitStatus;
 use ownership::ledger::{EndedBy, Intent, Ledger, PATIENCE, next_spawn};
 use ownership::{Owner, Program, Spawn};
@@ -44,6 +45,10 @@ fn main() -> ExitCode {
         spawns();
         return ExitCode::SUCCESS;
     }
+    if let Some(at) = arguments.iter().position(|argument| argument == "criterion") {
+        sampled(arguments.get(at + 1).map_or("", String::as_str));
+        return ExitCode::SUCCESS;
+    }
     let rounds = arguments.iter().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS);
     println!("rows/s of {ROWS} rows, {rounds} rounds, medians; ratio = ledger / bare");
     println!("{:<8}{:>8}{:>10}{:>10}{:>8}", "", "writers", "ledger", "bare", "ratio");
@@ -67,6 +72,28 @@ fn main() -> ExitCode {
     }
     spawns();
     ExitCode::SUCCESS
+}
+
+/// A row of each kind of writer, as criterion benches.
+fn sampled(filter: &str) {
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(2));
+    for kind in ["ledger-waits", "bare-waits", "ledger-queue", "bare-queue"] {
+        for writers in WRITERS {
+            let name = format!("ledger/{kind}, {writers} writers");
+            if !name.contains(filter) {
+                continue;
+            }
+            // As many rows as one run of the writers has, whatever criterion asks for.
+            criterion.bench_function(&name, |bench| {
+                let row = || 1.0 / rate(kind, writers);
+                bench.iter_custom(|rows| Duration::from_secs_f64(row() * rows as f64));
+            });
+        }
+    }
+    criterion.final_summary();
 }
 
 fn spawns() {

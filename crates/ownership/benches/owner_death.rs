@@ -4,7 +4,8 @@
 //! `cargo bench -p delegate-ownership --bench owner_death [-- ROUNDS [obey|escape|ignore|idle] [rows]]`; medians,
 //! minima, and the ratio of the minima to the C supervisor's. The peers know groups alone, so they are told of
 //! every session that escapes from theirs; ours finds them. With `rows` each figure comes once more on a line of its own,
-//! for the table of all (`cargo bench --bench table`).
+//! for the table of all (`cargo bench --bench table`). With `criterion [TEXT]` those with TEXT in their name are criterion
+//! benches (but for the long ones, which wait a grace out, and what idle guards cost, which is no time).
 #![expect(clippy::disallowed_methods, reason = "a bench reads the clock and starts the owner bare")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a table is what it is for")]
 
@@ -20,9 +21,13 @@ mod process;
 #[path = "../tests/support/small.rs"]
 mod small;
 
+use criterion::Criterion;
 use owners::{Kind, Peers, Shape};
 
 const ROUNDS: usize = 15;
+
+/// Children of an owner.
+const COUNTS: [usize; 3] = [1, 10, 100];
 
 /// Rounds that take a whole grace each.
 const LONG_ROUNDS: usize = 3;
@@ -46,12 +51,16 @@ fn main() -> ExitCode {
     };
     let dir = tempfile::tempdir().expect("a folder");
     let peers = Peers::prepare(dir.path());
+    if let Some(at) = arguments.iter().position(|argument| argument == "criterion") {
+        sampled(&peers, arguments.get(at + 1).map_or("", String::as_str));
+        return ExitCode::SUCCESS;
+    }
     if only("obey") {
-        deaths(&peers, "children that obey TERM", Shape::Obey, &[1, 10, 100], rounds);
+        deaths(&peers, "children that obey TERM", Shape::Obey, &COUNTS, rounds);
     }
     if only("escape") {
         let name = "of each child a session and a double-forked daemon too";
-        deaths(&peers, name, Shape::Escape, &[1, 10, 100], rounds);
+        deaths(&peers, name, Shape::Escape, &COUNTS, rounds);
     }
     if only("ignore") {
         let rounds = rounds.min(LONG_ROUNDS);
@@ -61,6 +70,32 @@ fn main() -> ExitCode {
         idle::table(&peers);
     }
     ExitCode::SUCCESS
+}
+
+/// Each kind of owner by itself, as criterion benches.
+fn sampled(peers: &Peers, filter: &str) {
+    let mut criterion = Criterion::default()
+        .sample_size(ROUNDS)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(2));
+    for (shape, count) in
+        [Shape::Obey, Shape::Escape].map(|shape| COUNTS.map(|count| (shape, count))).concat()
+    {
+        for kind in peers.kinds() {
+            let name = format!("owner/{shape:?}, N={count}: {}", kind.name());
+            if !name.contains(filter) {
+                continue;
+            }
+            criterion.bench_function(&name, |bench| {
+                // One a sample, whatever criterion asks for: most of a round is to start them.
+                bench.iter_custom(|rounds| {
+                    let took = owners::death(peers, kind, shape, count).expect("nobody is left");
+                    took.mul_f64(rounds as f64)
+                });
+            });
+        }
+    }
+    criterion.final_summary();
 }
 
 /// What one kind of owner took, for each number of children.
