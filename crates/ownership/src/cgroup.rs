@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
@@ -68,11 +69,10 @@ impl Place {
     /// Once it is ours nobody else does.
     pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
         let mut last = io::ErrorKind::NotFound.into();
-        for _ in 0..MAKES {
+        for made in 0..MAKES {
             make_dir(&path)?;
             match Self::open(path.clone()) {
-                Ok(place) if has_name(&place.lock, &place.path) => return Ok(place),
-                Ok(_) => {}
+                Ok(place) => return Ok(place),
                 Err(error) => {
                     let passes = [io::ErrorKind::NotFound, io::ErrorKind::WouldBlock];
                     if !passes.contains(&error.kind()) {
@@ -81,7 +81,7 @@ impl Place {
                     last = error;
                 }
             }
-            std::thread::yield_now();
+            pause(made);
         }
         Err(last)
     }
@@ -91,7 +91,14 @@ impl Place {
         let lock = open_dir(&path)?;
         // Who holds it otherwise has found the owner dead: then nothing is started any more.
         flock(&lock, FlockOperation::NonBlockingLockShared)?;
-        Ok(Self { path, lock })
+        let place = Self { path, lock };
+        // It may have been removed before it was locked.
+        if place.is_there() { Ok(place) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    /// Whether it has not been removed since it was opened.
+    pub(crate) fn is_there(&self) -> bool {
+        has_name(&self.lock, &self.path)
     }
 
     /// Whether the kernel can end what is in it (5.14).
@@ -469,8 +476,17 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// Tries of making a place that others remove; each takes a few microseconds.
+/// Tries of making a place that others remove, or look at under its lock.
 const MAKES: usize = 256;
+
+/// After so many tries whoever is in the way has lost the processor, and for longer than a few microseconds.
+const QUICK: usize = 64;
+const SLOW: Duration = Duration::from_micros(100);
+
+/// Between two tries of something that others have for a moment.
+pub(crate) fn pause(tried: usize) {
+    if tried < QUICK { std::thread::yield_now() } else { std::thread::park_timeout(SLOW) }
+}
 
 #[cfg(test)]
 #[path = "cgroup_tests.rs"]

@@ -37,6 +37,19 @@ fn a_place_that_is_removed_as_it_is_made_is_made_again() {
     });
 }
 
+/// Whoever holds what was removed holds nothing, whatever has its name now.
+#[test]
+fn a_place_that_was_removed_is_not_there() {
+    let dir = tempfile::tempdir().expect("dir");
+    let path = dir.path().join("place");
+    let place = Place::make(path.clone()).expect("made");
+    assert!(place.is_there());
+    fs::remove_dir(&path).expect("a lock does not keep it");
+    assert!(!place.is_there());
+    let again = Place::make(path).expect("made again");
+    assert!(again.is_there() && !place.is_there());
+}
+
 #[test]
 fn names_say_whose_it_is() {
     let owner = Owner { pid: 12, start: 345, namespace: 4_026_531_836 };

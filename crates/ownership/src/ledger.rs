@@ -251,7 +251,11 @@ impl Ledger {
     /// Waits until all that was told so far is on disk, at most `limit`; says whether it is.
     #[must_use]
     pub fn flush(&self, limit: Duration) -> bool {
-        self.is_ours() && self.shared.wait(limit, |state| state.pending.is_empty())
+        if !self.is_ours() {
+            return false;
+        }
+        let told = self.shared.lock().pending.told();
+        self.shared.wait(limit, |state| state.pending.is_written(told))
     }
 
     /// All children, of all owners, that are not known to have ended, oldest first.

@@ -49,7 +49,8 @@ pub struct Reattached {
 #[cfg(feature = "ledger")]
 impl Reattached {
     /// As [`Owner::with_ledger`]. The ends of these children are written into the rows that the program before
-    /// this one began, or into new ones where it had not come to that.
+    /// this one began, or into new ones where it had not come to that. What that program heard in its last 5 ms is in
+    /// its rows if it called [`Ledger::flush`](crate::ledger::Ledger::flush) before it executed this one.
     #[must_use]
     pub fn with_ledger(self, ledger: Arc<crate::ledger::Ledger>) -> Self {
         use crate::recorder::Recorder;

@@ -163,6 +163,8 @@ fn now() -> Instant {
 
 impl Loop {
     fn run(mut self) {
+        // Its owner waits for the hello, and we have much to look at.
+        self.flush();
         self.find_stale();
         while !self.done {
             self.go_on_recounting();
@@ -196,7 +198,7 @@ impl Loop {
             if ready.door {
                 self.answer_door();
             }
-            self.stay_while_the_other_is_busy();
+            self.stay_while_busy();
             self.feed(Event::Tick);
             self.watch_the_other();
             self.end_next();

@@ -84,6 +84,7 @@ impl Pending {
     pub(super) fn seen(&mut self, spawn: u64, seen: Seen) {
         if self.entries.contains_key(&spawn) {
             self.seen.push((spawn, seen));
+            self.touch(spawn);
         }
     }
 
@@ -133,6 +134,11 @@ impl Pending {
         self.dirty.is_empty() && self.seen.is_empty()
     }
 
+    /// The place of the last change.
+    pub(super) const fn told(&self) -> u64 {
+        self.last
+    }
+
     /// Whether all up to `place` is on disk.
     pub(super) fn is_written(&self, place: u64) -> bool {
         self.dirty.first_key_value().is_none_or(|(first, _)| *first > place)
@@ -148,7 +154,12 @@ impl Pending {
                 self.ended.remove(&place);
             }
             if entry.changed != due.changed {
-                self.touch(spawn);
+                // Where its last change was: whoever waits for that one still waits.
+                entry.dirty = Some(entry.changed);
+                self.dirty.insert(entry.changed, spawn);
+                if entry.row.end.is_some() {
+                    self.ended.insert(entry.changed, spawn);
+                }
             } else if entry.row.end.is_some() {
                 self.entries.remove(&spawn);
             }
@@ -208,8 +219,10 @@ mod tests {
         let place = pending.insert(row(1));
         let batch = pending.due(9);
         end(&mut pending, 1);
+        let told = pending.told();
         pending.written(&batch);
         assert!(pending.is_written(place), "the intent is on disk");
+        assert!(!pending.is_written(told), "its end is not");
         assert_eq!(spawns(&pending.due(9)), [1]);
         let batch = pending.due(9);
         pending.written(&batch);

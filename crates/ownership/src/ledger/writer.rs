@@ -178,6 +178,8 @@ impl Shared {
     fn succeeded(&self, batch: &[Due]) {
         let mut state = self.lock();
         state.pending.written(batch);
+        // Whoever waits for something waits for nothing that comes later.
+        state.urgent &= !state.pending.is_empty();
         if state.failing.take().is_some() {
             tracing::info!("the ledger is written again");
         }
@@ -390,19 +392,31 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let shared = Arc::new(Shared::gathering(PathBuf::new(), hour));
         let (batches, batch) = std::sync::mpsc::channel();
+        let (write, written) = std::sync::mpsc::channel();
         let writer = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || {
                 while let Some(due) = shared.next() {
+                    batches.send(due.clone()).expect("the test listens");
+                    written.recv().expect("and says when it is written");
                     shared.succeeded(&due);
-                    batches.send(due).expect("the test listens");
                 }
             }
         });
-        let written = || batch.recv_timeout(Duration::from_secs(30)).expect("it is written");
+        let next = || batch.recv_timeout(Duration::from_secs(30)).expect("it is due");
+        let all = || shared.wait(Duration::from_secs(30), |state| state.pending.is_empty());
         let row = Row::of(Intent::new(1, "true".as_ref(), &["true".into()]), &Identity::own(), 1);
         shared.tell(|pending| _ = pending.insert(row));
-        assert_eq!(written().len(), 1, "an intent is waited for");
+        assert_eq!(next().len(), 1, "an intent is waited for");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(all);
+            // Only then is it on disk: the wait was for that, and for nothing that comes later.
+            while !shared.lock().urgent {
+                std::thread::yield_now();
+            }
+            write.send(()).expect("the writer");
+            assert!(waits.join().expect("written"));
+        });
         let handle = std::fs::File::open("/dev/null").expect("null").into();
         let seen = Seen { pid: std::process::id(), pidfd: Arc::new(handle) };
         shared.tell_seen(|pending| pending.seen(1, seen));
@@ -410,10 +424,11 @@ mod tests {
         let end = |row: &mut Row| row.finish(None, EndedBy::Itself, "", 2);
         shared.tell_soon(|pending| pending.change(1, end));
         assert!(batch.recv_timeout(Duration::from_millis(50)).is_err(), "nobody waits");
-        assert!(shared.wait(Duration::from_secs(30), |state| state.pending.is_empty()));
-        let all = written();
-        assert_eq!(all.len(), 1);
-        assert!(all[0].row.end.is_some() && all[0].row.identity.is_some());
+        write.send(()).expect("the writer");
+        assert!(all());
+        let rows = next();
+        assert_eq!(rows.len(), 1);
+        assert!(rows[0].row.end.is_some() && rows[0].row.identity.is_some());
         shared.lock().closing = true;
         shared.work.notify_one();
         writer.join().expect("the writer");

@@ -410,9 +410,6 @@ impl Loop {
     /// already queued is never answered. Both go to the next supervisor.
     fn leave(&mut self) {
         self.leaving = true;
-        while self.tier.has_found() {
-            self.end_next();
-        }
         let Some(control) = self.lines.get_mut(&ScopeId::ALL) else { return };
         // Fails only on a line without a peer.
         let _ = rustix::net::shutdown(&control.socket, rustix::net::Shutdown::Read);

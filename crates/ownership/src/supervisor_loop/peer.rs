@@ -443,8 +443,8 @@ impl Loop {
     }
 
     /// A guard that has nothing leaves only when the other one has nothing either.
-    pub(super) fn stay_while_the_other_is_busy(&mut self) {
-        if self.machine.is_about_to_leave(now()) && self.peer_is_busy() {
+    pub(super) fn stay_while_busy(&mut self) {
+        if self.machine.is_about_to_leave(now()) && (self.peer_is_busy() || !self.tier.is_done()) {
             self.machine.stay(now());
         }
     }

@@ -41,15 +41,13 @@ impl Loop {
         let groups = self.tier.pens.groups();
         let groups = groups.iter().flat_map(|group| cgroup::stale(group));
         let groups = groups.map(|left| (left, base.is_none()));
-        self.tier.found = found.chain(groups).collect();
+        // Most of it is empty, and that is no work; each of the others is held by its lock until its turn.
+        self.tier.found = found.chain(groups).filter(|(left, _)| !left.cell.remove()).collect();
     }
 
     /// Begins to end one of those that were found.
     pub(in super::super) fn end_next(&mut self) {
         let Some((left, tell)) = self.tier.found.pop_front() else { return };
-        if left.cell.remove() {
-            return;
-        }
         if tell {
             left.cell.freeze();
             let members = members_of(&left.cell);
@@ -62,7 +60,10 @@ impl Loop {
             self.tier.pause = FIRST_LOOK;
         }
         self.tier.stale.push(Ending { left, kill_at: now() + DEFAULT_GRACE, killed: false });
-        self.look_at_cells_within(FIRST_LOOK);
+        // Each look is at all of them.
+        if !self.tier.has_found() {
+            self.look_at_cells_within(FIRST_LOOK);
+        }
     }
 
     pub(super) fn look_at_cells_within(&mut self, pause: Duration) {
