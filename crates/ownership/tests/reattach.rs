@@ -372,11 +372,14 @@ fn ends_unread(off: &str) -> (Vec<Back>, Identity, Image) {
     let first = started(&image.ask("blocking exec sleep 600"));
     let brief = image.spawn(BRIEF);
     image.member("brief");
+    let supervisor = image.guards(brief).supervisor;
     first.kill();
     assert_eq!(image.hear(), "blocked");
     std::fs::write(image.dir.path().join("go"), "").expect("write");
     let reaped = || Identity::of(brief.pid).is_none_or(|who| who != brief).then_some(());
-    wait_for("its end was told", reaped);
+    wait_for("it is reaped", reaped);
+    // Whoever has reaped it says so before it sleeps again.
+    wait_for("its end was told", || (supervisor.state()? == "S").then_some(()));
     image.exec("exec");
     (image.reattach(), brief, image)
 }

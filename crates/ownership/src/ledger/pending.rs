@@ -154,12 +154,7 @@ impl Pending {
                 self.ended.remove(&place);
             }
             if entry.changed != due.changed {
-                // Where its last change was: whoever waits for that one still waits.
-                entry.dirty = Some(entry.changed);
-                self.dirty.insert(entry.changed, spawn);
-                if entry.row.end.is_some() {
-                    self.ended.insert(entry.changed, spawn);
-                }
+                self.write_again(spawn);
             } else if entry.row.end.is_some() {
                 self.entries.remove(&spawn);
             }
@@ -170,7 +165,17 @@ impl Pending {
     pub(super) fn all_again(&mut self) {
         let clean = self.entries.iter().filter(|(_, entry)| entry.dirty.is_none());
         for spawn in clean.map(|(spawn, _)| *spawn).collect::<Vec<_>>() {
-            self.touch(spawn);
+            self.write_again(spawn);
+        }
+    }
+
+    /// In the place of its last change: whoever waits for that one still waits.
+    fn write_again(&mut self, spawn: u64) {
+        let Some(entry) = self.entries.get_mut(&spawn) else { return };
+        entry.dirty = Some(entry.changed);
+        self.dirty.insert(entry.changed, spawn);
+        if entry.row.end.is_some() {
+            self.ended.insert(entry.changed, spawn);
         }
     }
 
@@ -281,7 +286,10 @@ mod tests {
         end(&mut pending, 1);
         let batch = pending.due(9);
         pending.written(&batch);
+        let told = pending.told();
+        assert!(pending.is_written(told));
         pending.all_again();
         assert_eq!(spawns(&pending.due(9)), [2]);
+        assert!(!pending.is_written(told), "it is to be written once more");
     }
 }
