@@ -76,6 +76,10 @@ pub struct Monitor {
     holding: BTreeSet<u32>,
     /// Children that are settled out of turn and hold no place.
     extra: BTreeSet<u32>,
+    /// When the next clock of each active child runs out, the earliest first, and the same by child: a fact of one child must
+    /// not cost a look at all of them.
+    due_at: BTreeSet<(Duration, u32)>,
+    deadlines: BTreeMap<u32, Duration>,
     /// The first task that may still wait.
     next: u32,
     ended: u32,
@@ -104,6 +108,8 @@ impl Monitor {
             places: places.max(1),
             holding: BTreeSet::new(),
             extra: BTreeSet::new(),
+            due_at: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
             next: 0,
             ended: 0,
             cancel_all: None,
@@ -183,7 +189,7 @@ impl Monitor {
     /// Tasks that wait for a place.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.slots.len() - self.ended as usize - self.active().count()
+        self.slots.len() - self.ended as usize - self.holding.len() - self.extra.len()
     }
 
     /// Where an active child stands.
@@ -206,18 +212,26 @@ impl Monitor {
     /// The earliest time at which [`Event::Tick`] would change something; `None` while paused.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
-        if self.paused {
-            return None;
-        }
-        self.active().filter_map(|index| self.child(index)?.next_deadline()).min()
+        let (at, _) = self.due_at.first().filter(|_| !self.paused)?;
+        Some(*at)
     }
 
     /// Children that [`Event::Tick`] would look at: tell what they were seen to do first.
     pub fn due(&self, now: Duration) -> impl Iterator<Item = u32> + '_ {
-        let is_due = move |index: &u32| {
-            self.child(*index).and_then(Child::next_deadline).is_some_and(|at| now >= at)
+        self.due_at.range(..=(now, u32::MAX)).map(|(_, index)| *index)
+    }
+
+    /// A child has changed, or come, or gone.
+    fn note_deadline(&mut self, index: u32) {
+        let at = self.child(index).and_then(Child::next_deadline);
+        let before = match at {
+            Some(at) => self.deadlines.insert(index, at),
+            None => self.deadlines.remove(&index),
         };
-        self.active().filter(is_due)
+        if before != at {
+            before.map(|before| self.due_at.remove(&(before, index)));
+            at.map(|at| self.due_at.insert((at, index)));
+        }
     }
 
     /// An active child's clocks of progress; `None` when it does not run.
@@ -266,6 +280,7 @@ impl Monitor {
             self.extra.remove(&index);
             self.ended += 1;
         }
+        self.note_deadline(index);
     }
 
     fn cancel_all(&mut self, reason: CancelReason, now: Duration, effects: &mut Vec<Effect>) {
@@ -294,6 +309,7 @@ impl Monitor {
 
     fn settle_unlaunched(&mut self, index: u32, why: CancelReason, effects: &mut Vec<Effect>) {
         let child = Child::never_launched(self.isolation, self.limits_of(index), why);
+        // It has no clock.
         self.slots[index as usize] = Slot::Active(Box::new(child));
         effects.push(Effect::Child(index, Order::Settle));
     }
@@ -310,6 +326,9 @@ impl Monitor {
                 child.release(Hold::Batch, now);
             }
         }
+        for index in self.active().collect::<Vec<_>>() {
+            self.note_deadline(index);
+        }
     }
 
     /// A child that is on its way out is not held: it would never get there.
@@ -321,6 +340,7 @@ impl Monitor {
         } else if !held && child.release(Hold::Own, now) {
             effects.push(Effect::Child(index, Order::Continue));
         }
+        self.note_deadline(index);
     }
 
     fn extend(&mut self, index: u32, by: Duration, now: Duration, effects: &mut Vec<Effect>) {
@@ -338,10 +358,10 @@ impl Monitor {
         if self.paused {
             return;
         }
-        for index in self.active().collect::<Vec<_>>() {
-            if self.child(index).and_then(Child::next_deadline).is_some_and(|at| now >= at) {
-                self.child_step(index, Input::Tick, now, effects);
-            }
+        let mut due: Vec<_> = self.due(now).collect();
+        due.sort_unstable();
+        for index in due {
+            self.child_step(index, Input::Tick, now, effects);
         }
     }
 
@@ -376,6 +396,7 @@ impl Monitor {
                 None => {
                     let child = Child::launching(self.isolation, self.limits_of(index), now);
                     self.slots[index as usize] = Slot::Active(Box::new(child));
+                    self.note_deadline(index);
                     effects.push(Effect::Launch(index));
                 }
             }

@@ -221,6 +221,10 @@ proptest! {
                 events.extend(to_record.drain(..).map(|i| Event::Child(i, Input::Recorded(true))));
             }
             assert!(monitor.active().count() <= (places + tasks) as usize);
+            let deadline = |index| Some((monitor.child(index)?.next_deadline()?, index));
+            let by_look: std::collections::BTreeSet<_> =
+                monitor.active().filter_map(deadline).collect();
+            assert_eq!(monitor.due_at, by_look, "what is noted is what a look at all finds");
         };
         for act in acts {
             now += Duration::from_secs(1);
