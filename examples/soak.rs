@@ -12,12 +12,13 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use delegate_runtime::config::{LauncherWish, Pool, Settings};
 use delegate_runtime::{Agent, Failure, Isolation, Session, Status, Task, blocking};
+use ownership::containment::Machine;
 
 /// Answers with a text of the asked size.
 struct Sender;
@@ -135,7 +136,7 @@ fn value<'a>(arguments: &'a [String], option: &str) -> Option<&'a str> {
     arguments.get(at + 1).map(String::as_str)
 }
 
-/// Waits until the shelf is full and what has ended is written down; open rows, and cgroups of rows.
+/// Waits until the shelf is full and what has ended is written down; open rows, and cgroups.
 fn settled(
     delegator: &blocking::Delegator,
     ledger: &Path,
@@ -164,14 +165,16 @@ fn open(ledger: &Path) -> Result<(i64, usize), Box<dyn Error>> {
         ledger.query_row("SELECT count(*) FROM children WHERE ended_at IS NULL", [], |row| {
             row.get(0)
         })?;
-    let mut named = ledger.prepare("SELECT DISTINCT cgroup FROM children WHERE cgroup <> ''")?;
-    let mut cgroups = 0;
-    for cgroup in named.query_map([], |row| row.get::<_, String>(0))? {
-        let cgroup = cgroup?;
-        let path = Path::new("/sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
-        cgroups += usize::from(path.exists() || Path::new(&cgroup).exists());
-    }
-    Ok((rows, cgroups))
+    Ok((rows, cgroups()))
+}
+
+/// Cgroups of what this process has started.
+fn cgroups() -> usize {
+    let inside = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let own = format!("ownership-{}.", std::process::id());
+    let places = Machine::look().cgroup.dir.into_iter().flat_map(inside);
+    let places = places.filter(|place| place.file_name().to_string_lossy().starts_with(&own));
+    places.flat_map(|place| inside(place.path())).filter(|cell| cell.path().is_dir()).count()
 }
 
 /// Whether the last batches hold more than the ones before, after every size has come by twice: an
