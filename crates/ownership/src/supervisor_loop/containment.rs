@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::Loop;
 use super::ration::{Given as Rationed, Pens};
-use crate::cgroup::{self, Cell, Place, Stale};
+use crate::cgroup::{Cell, Place, Stale};
 use crate::containment::{Containment, LEAF, Why, cgroup_of_guards};
 use crate::hook;
 use crate::identity::Stat;
@@ -34,9 +34,6 @@ const TEST_CONTAINMENT: &str = "OWNERSHIP_TEST_CONTAINMENT";
 
 /// A guard that leaves may remove an empty cgroup that its successor has just made: it is made again.
 const CELL_TRIES: usize = 2;
-
-/// Tries of locking a place that others look at; a dead owner's may be held by those who end it, so not for long.
-const HOLD_TRIES: usize = 96;
 
 mod stale;
 
@@ -340,23 +337,6 @@ impl Loop {
             self.tier.place = Some(place);
         }
         self.tier.place.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
-    }
-
-    /// Says that a guard lives, where nobody else may say it: what a dead owner left is otherwise ended
-    /// by the guards of the next one, which know nothing of what is to be kept.
-    pub(super) fn hold_place(&mut self) {
-        if self.tier.is_blind() {
-            return;
-        }
-        // Guards that left may have removed the one that we found.
-        self.tier.place = self.tier.place.take().filter(Place::is_there);
-        for tried in 0..HOLD_TRIES {
-            match self.place(false) {
-                // Somebody looks whether its owner lives.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => cgroup::pause(tried),
-                Ok(_) | Err(_) => return,
-            }
-        }
     }
 
     /// The cgroup of a scope, if it has one.

@@ -1,10 +1,11 @@
-//! What dead owners left where we are, while it is ended; and cgroups that are empty and could not be removed yet. For
-//! [`super`].
+//! What dead owners left where we are, while it is ended; how guards say that what is theirs is not such; and cgroups that
+//! are empty and could not be removed yet. For [`super`].
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::members_of;
-use crate::cgroup::{self, Stale};
+use crate::cgroup::{self, Place, Stale};
 use crate::containment::Containment;
 use crate::registry::ScopeId;
 use crate::spawn::DEFAULT_GRACE;
@@ -16,6 +17,9 @@ use crate::supervisor_loop::{Loop, now, scope};
 pub(super) const FIRST_LOOK: Duration = Duration::from_millis(20);
 const SLOWEST_LOOK: Duration = Duration::from_secs(2);
 
+/// Tries of locking a place that others look at; a dead owner's may be held by those who end it, so not for long.
+const HOLD_TRIES: usize = 96;
+
 /// What a dead owner left, while it is ended.
 pub(super) struct Ending {
     left: Stale,
@@ -24,6 +28,23 @@ pub(super) struct Ending {
 }
 
 impl Loop {
+    /// Says that a guard lives, where nobody else may say it: what a dead owner left is otherwise ended
+    /// by the guards of the next one, which know nothing of what is to be kept.
+    pub(in super::super) fn hold_place(&mut self) {
+        if self.tier.is_blind() {
+            return;
+        }
+        // Guards that left may have removed the one that we found.
+        self.tier.place = self.tier.place.take().filter(Place::is_there);
+        for tried in 0..HOLD_TRIES {
+            match self.place(false) {
+                // Somebody looks whether its owner lives.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => cgroup::pause(tried),
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+
     /// Looks for what dead owners left where we are. Ending it takes longer the more there is, and an owner waits for
     /// our hello and its answers: one after the other is begun with, between these ([`Loop::end_next`]).
     pub(in super::super) fn find_stale(&mut self) {
