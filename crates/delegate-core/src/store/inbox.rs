@@ -5,9 +5,6 @@
 //! bytes, and what does not fit is counted per file. Records go first: a child that floods its log
 //! delays nobody's outcome.
 //!
-//! What nobody waits for (that a run has begun, log bytes) is gathered for [`GATHER`]: making folders and files for it takes
-//! longer than a hand-over between threads, and would be done on the processor on which a child is just being started.
-//!
 //! A lock and a condition variable instead of a channel, because a bound in bytes, the count of what
 //! was dropped and the wakers of those who wait for room must change together.
 
@@ -15,7 +12,6 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use delegate_protocol::event::Class;
@@ -38,10 +34,6 @@ const LIFECYCLE_SHARE: usize = 2;
 const GROUP: usize = 1024;
 /// Log bytes taken out at once, so that a record never waits for more than this to be written.
 const BITE: usize = 1 << 20;
-
-/// How long what nobody waits for may wait, and the bytes at which it does not.
-const GATHER: Duration = Duration::from_millis(2);
-const GATHERED_BYTES: usize = 32 << 10;
 
 /// A file of a child.
 pub(super) type FileKey = (RunId, u32, Log);
@@ -110,32 +102,9 @@ struct Lanes {
     pieces_popped: u64,
     dropped: HashMap<FileKey, u64>,
     waiting: Vec<Waker>,
-    /// What the recorder is woken for: waking nobody is a system call too.
-    asleep: Asleep,
-    /// Somebody waits for what is queued.
-    urgent: bool,
+    /// The recorder waits for work. Waking nobody is a system call too.
+    idle: bool,
     closed: bool,
-}
-
-/// What the recorder does when it has nothing to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Asleep {
-    #[default]
-    No,
-    /// Nothing is queued.
-    Idle,
-    /// What is queued waits for more.
-    Gathering,
-}
-
-impl Record {
-    /// Whether somebody waits until it is on disk.
-    const fn is_waited_for(&self) -> bool {
-        match self {
-            Self::Begin(_) => false,
-            Self::Outcome { .. } | Self::End { .. } | Self::Flush { .. } | Self::Work(_) => true,
-        }
-    }
 }
 
 /// The queue. See the module.
@@ -165,7 +134,6 @@ impl Inbox {
         {
             *pieces_before = lanes.pieces_pushed;
         }
-        lanes.urgent |= record.is_waited_for();
         lanes.records.push_back(record);
         self.wake_recorder(lanes);
         Ok(())
@@ -199,16 +167,9 @@ impl Inbox {
     }
 
     fn wake_recorder(&self, mut lanes: MutexGuard<'_, Lanes>) {
-        let wakes = match lanes.asleep {
-            Asleep::No => false,
-            Asleep::Idle => true,
-            Asleep::Gathering => lanes.is_due(),
-        };
-        if wakes {
-            lanes.asleep = Asleep::No;
-        }
+        let idle = mem::take(&mut lanes.idle);
         drop(lanes);
-        if wakes {
+        if idle {
             self.work.notify_one();
         }
     }
@@ -239,27 +200,16 @@ impl Inbox {
     /// Waits for work and moves a bite of it into `batch`. `false`: closed, and all is done.
     pub(super) fn take(&self, batch: &mut Batch) -> bool {
         let mut lanes = self.lanes();
-        let mut gathered = false;
-        while !lanes.closed && (lanes.is_empty() || !lanes.is_due() && !gathered) {
-            (lanes, gathered) = if lanes.is_empty() {
-                lanes.asleep = Asleep::Idle;
-                (self.work.wait(lanes).unwrap_or_else(PoisonError::into_inner), false)
-            } else {
-                lanes.asleep = Asleep::Gathering;
-                let waited = self.work.wait_timeout(lanes, GATHER);
-                let (lanes, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-                (lanes, waited.timed_out())
-            };
-        }
-        lanes.asleep = Asleep::No;
-        if lanes.is_empty() {
-            return false;
+        while lanes.records.is_empty() && lanes.pieces.is_empty() {
+            if lanes.closed {
+                return false;
+            }
+            lanes.idle = true;
+            lanes = self.work.wait(lanes).unwrap_or_else(PoisonError::into_inner);
         }
         let group = lanes.records.len().min(GROUP);
         batch.records.extend(lanes.records.drain(..group));
         lanes.bite(batch);
-        // What is left has waited.
-        lanes.urgent = !lanes.is_empty();
         let room = self.has_room(&lanes, Class::Lifecycle);
         let wakers = if room { mem::take(&mut lanes.waiting) } else { Vec::new() };
         drop(lanes);
@@ -285,15 +235,6 @@ impl Inbox {
 }
 
 impl Lanes {
-    fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.pieces.is_empty()
-    }
-
-    /// What is queued is to be recorded now.
-    const fn is_due(&self) -> bool {
-        self.urgent || self.closed || self.queued_bytes >= GATHERED_BYTES
-    }
-
     fn bite(&mut self, batch: &mut Batch) {
         let mut taken = 0;
         while taken < BITE {
@@ -319,29 +260,6 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What nobody waits for is taken together, a moment later; what somebody waits for takes the rest along at once.
-    #[test]
-    fn what_nobody_waits_for_is_gathered() {
-        let inbox = Inbox::new(QUEUE_BYTES, QUEUE_PIECES);
-        let line = |text: &str| Lines::of(Class::Progress, text.into());
-        let file = (RunId::from_u128(1), 0, Log::Stdout);
-        inbox.append(file, &mut line("one"));
-        assert!(!inbox.lanes().is_due());
-        let mut batch = Batch::default();
-        // Nobody comes: it is taken all the same.
-        assert!(inbox.take(&mut batch));
-        assert_eq!(batch.pieces.len(), 1);
-        inbox.append(file, &mut line("two"));
-        let (done, _written) = crossbeam_channel::bounded(0);
-        assert!(inbox.push(Record::Flush { pieces_before: 0, done }).is_ok());
-        assert!(inbox.lanes().is_due(), "somebody waits");
-        assert!(inbox.take(&mut batch));
-        assert_eq!((batch.records.len(), batch.pieces.len()), (1, 2));
-        assert!(!inbox.lanes().is_due());
-        inbox.append(file, &mut line(&"x".repeat(GATHERED_BYTES)));
-        assert!(inbox.lanes().is_due(), "it is much");
-    }
 
     /// A child that floods its log does not hold up an outcome by more than one bite.
     #[test]
