@@ -224,13 +224,21 @@ impl Monitor {
     /// A child has changed, or come, or gone.
     fn note_deadline(&mut self, index: u32) {
         let at = self.child(index).and_then(Child::next_deadline);
-        let before = match at {
-            Some(at) => self.deadlines.insert(index, at),
-            None => self.deadlines.remove(&index),
-        };
-        if before != at {
-            before.map(|before| self.due_at.remove(&(before, index)));
-            at.map(|at| self.due_at.insert((at, index)));
+        let before = self.deadlines.get(&index).copied();
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            self.due_at.remove(&(before, index));
+        }
+        match at {
+            Some(at) => {
+                self.deadlines.insert(index, at);
+                self.due_at.insert((at, index));
+            }
+            None => {
+                self.deadlines.remove(&index);
+            }
         }
     }
 
