@@ -131,7 +131,7 @@ impl Pending {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.dirty.is_empty() && self.seen.is_empty()
+        self.dirty.is_empty()
     }
 
     /// The place of the last change.

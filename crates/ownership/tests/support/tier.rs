@@ -1,7 +1,7 @@
 //! Which tier a test program runs on. The same suites run on the best that there is, and again in
 //! `subreaper_tier` on the weakest.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use ownership::containment::{Containment, Machine, Tier};
@@ -56,4 +56,24 @@ pub(crate) fn remove_cgroups_of(owner: super::Identity) {
         }
         std::fs::remove_dir(place.path()).ok();
     }
+}
+
+/// The directory of the cgroup that a child was born in.
+pub(crate) fn cell(base: &Path, child: &ownership::Owned) -> PathBuf {
+    let path = child.cgroup().expect("a cgroup of its own");
+    let own = Machine::look().cgroup.own.expect("our own");
+    let inside = path.strip_prefix(&own).expect("inside of ours");
+    base.join(inside)
+}
+
+/// The directory of the cgroup in which somebody stands that an owner in ours has started.
+pub(crate) fn cell_of(base: &Path, who: super::Identity) -> PathBuf {
+    let own = std::fs::read_to_string(format!("/proc/{}/cgroup", who.pid)).expect("read");
+    let path = own.lines().find_map(|line| line.strip_prefix("0::")).expect("version 2");
+    let (_, inside) = path.rsplit_once("ownership-").expect("ours");
+    base.join(format!("ownership-{inside}"))
+}
+
+pub(crate) fn is_gone(dir: &Path) {
+    super::wait_for(&format!("{} is gone", dir.display()), || (!dir.exists()).then_some(()));
 }
